@@ -1,0 +1,1 @@
+"""What every process of the mesh needs; never imports torch."""
