@@ -1,1 +1,1 @@
-"""."""
+"""The draft service: proposes tokens with their probabilities."""

@@ -1,1 +1,1 @@
-"""."""
+"""Arithmetic on tensors: no session, no clock, no generator."""

@@ -1,1 +1,1 @@
-"""."""
+"""What both model services need: loading, the paged forward, cache blocks."""

@@ -1,4 +1,7 @@
-"""The mesh's own words as plain objects (specification 0). `specmesh.runtime.wire` turns them into protobuf and back."""
+"""The mesh's own words as plain objects (specification 0).
+
+`specmesh.runtime.wire` turns them into protobuf and back.
+"""
 
 import math
 from dataclasses import dataclass, field
