@@ -1,0 +1,130 @@
+"""The interceptor between gRPC and the servicers: errors to status, draining, the limit of concurrent calls.
+
+A servicer raises; only this file knows how a failure looks on the wire.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from specmesh.runtime.errors import Draining, MeshError, Overloaded
+from specmesh.runtime.status import error_metadata
+
+_log = logging.getLogger(__name__)
+
+ALWAYS_ANSWERED = ("/grpc.health.v1.Health/", "/grpc.reflection.", "/grpc.channelz.")
+"""Methods that answer whatever the load, and during a drain."""
+
+if TYPE_CHECKING:
+    # Generic in their stubs only.
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class CallCounter:
+    """Calls in flight, by whether they end by themselves; streams from clients last as long as their peers."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._calls = 0
+        self._short_calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.draining = asyncio.Event()
+
+    def enter(self, *, long_lived: bool) -> None:
+        """Count a call in. Raises `Draining` or `Overloaded`."""
+        if self.draining.is_set():
+            raise Draining("this server is draining and takes no new calls")
+        if self._calls >= self._limit:
+            raise Overloaded(f"server.max_concurrent_calls: all {self._limit} calls are in use")
+        self._calls += 1
+        if not long_lived:
+            self._short_calls += 1
+            self._idle.clear()
+
+    def leave(self, *, long_lived: bool) -> None:
+        """Count a call out."""
+        self._calls -= 1
+        if not long_lived:
+            self._short_calls -= 1
+            if not self._short_calls:
+                self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Until no call that ends by itself is in flight."""
+        await self._idle.wait()
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every handler: counts the call, maps what it raises."""
+
+    def __init__(self, counter: CallCounter) -> None:
+        self._counter = counter
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable["Handler | None"]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "Handler | None":
+        """The handler of the method, wrapped; None (UNIMPLEMENTED) stays None."""
+        handler = await continuation(handler_call_details)
+        method: str = handler_call_details.method
+        if handler is None or method.startswith(ALWAYS_ANSWERED):
+            return handler
+        return self._wrapped(handler, method)
+
+    def _wrapped(self, handler: "Handler", method: str) -> "Handler":
+        wrap = self._stream if handler.response_streaming else self._single
+        sides = handler.request_streaming, handler.response_streaming
+        name = "_".join("stream" if streaming else "unary" for streaming in sides)
+        long_lived = all(sides)
+        behaviour = wrap(getattr(handler, name), method, long_lived)
+        return handler._replace(**{name: behaviour})  # type: ignore[attr-defined, no-any-return]
+
+    def _single(self, behaviour: Callable[..., Any], method: str, long_lived: bool) -> Callable[..., Any]:
+        async def call(request: object, context: "Context") -> object:
+            try:
+                self._counter.enter(long_lived=long_lived)
+                try:
+                    return await behaviour(request, context)
+                finally:
+                    self._counter.leave(long_lived=long_lived)
+            except Exception as error:  # noqa: BLE001  the last stop before the wire: every failure gets a status
+                await _abort(context, error, method)
+
+        return call
+
+    def _stream(self, behaviour: Callable[..., Any], method: str, long_lived: bool) -> Callable[..., Any]:
+        async def call(request: object, context: "Context") -> AsyncIterator[object]:
+            try:
+                self._counter.enter(long_lived=long_lived)
+                try:
+                    answer = behaviour(request, context)
+                    if inspect.iscoroutine(answer):  # a servicer that writes to the context itself
+                        await answer
+                        return
+                    async with aclosing(answer) as responses:
+                        async for response in responses:
+                            yield response
+                finally:
+                    self._counter.leave(long_lived=long_lived)
+            except Exception as error:  # noqa: BLE001  the last stop before the wire: every failure gets a status
+                await _abort(context, error, method)
+
+        return call
+
+
+async def _abort(context: "Context", error: Exception, method: str) -> NoReturn:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if not isinstance(error, MeshError):
+        _log.error("call failed", extra={"method": method}, exc_info=error)
+        error = MeshError("internal error; the server's log has the rest")
+    await context.abort(error.status, error.message, error_metadata(error))

@@ -1,0 +1,138 @@
+"""Configuration: frozen models and the one loader (file < environment < flags).
+
+Every key can be given in three ways: `port = 50051` under `[server]` in the TOML file,
+`SPECMESH_VERIFIER__SERVER__PORT=50051` in the environment, `--set server.port=50051` on the command line.
+A value that starts with `[`, `{` or a quote is read as TOML, anything else as text that the key's type parses.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message names the key, the value's fault and where it was given."""
+
+
+class ConfigModel(BaseModel):
+    """Base of all configuration: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TlsConfig(ConfigModel):
+    """PEM files of a server. With `client_ca_file`, a client must show a certificate signed by it."""
+
+    cert_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+
+
+class ClientTls(ConfigModel):
+    """PEM files of a client. Without `ca_file` the system's roots are used."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    server_name: str | None = None
+
+    @model_validator(mode="after")
+    def _certificate_has_key(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file are given together or not at all")
+        return self
+
+
+class ServerConfig(ConfigModel):
+    """What every server of the mesh can be told."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)
+    """0 lets the system choose; the ready line says which it was."""
+    max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024)
+    max_concurrent_calls: int = Field(default=4096, ge=1)
+    keepalive_seconds: float = Field(default=30.0, gt=0)
+    """Interval of the server's own pings, by which it notices a peer that is gone."""
+    min_ping_interval_seconds: float = Field(default=10.0, ge=0)
+    """A client that pings more often is sent away; every client of the mesh pings at this interval or less often."""
+    drain_seconds: float = Field(default=30.0, ge=0)
+    reflection: bool = False
+    channelz: bool = False
+    tls: TlsConfig | None = None
+
+
+class LogConfig(ConfigModel):
+    """How a service logs, to standard error."""
+
+    json_lines: bool = True
+    level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+
+
+def load_config(
+    cls: type[M], *, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str], prefix: str
+) -> M:
+    """Read `cls` from a TOML file, the environment (`prefix` + `__SECTION__KEY`) and flags (`section.key`).
+
+    Raises `ConfigError` naming the key and where its value came from.
+    """
+    tree = _read_file(path)
+    origins: dict[tuple[str, ...], str] = {}
+    for name, text in environ.items():
+        if name.startswith(prefix + "__"):
+            keys = tuple(name[len(prefix) + 2 :].lower().split("__"))
+            _put(tree, keys, text, name, origins)
+    for name, text in overrides.items():
+        _put(tree, tuple(name.split(".")), text, f"--set {name}", origins)
+    try:
+        return cls.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, path, origins)) from None
+
+
+def _read_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from None
+
+
+def _put(
+    tree: dict[str, Any], keys: tuple[str, ...], text: str, origin: str, origins: dict[tuple[str, ...], str]
+) -> None:
+    for key in keys[:-1]:
+        below = tree.setdefault(key, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a section (from {origin})")
+        tree = below
+    tree[keys[-1]] = _parse(text, origin)
+    origins[keys] = origin
+
+
+def _parse(text: str, origin: str) -> object:
+    if not text.startswith(("[", "{", '"', "'")):
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin}: not a TOML value: {error}") from None
+
+
+def _explain(error: ValidationError, path: Path | None, origins: Mapping[tuple[str, ...], str]) -> str:
+    lines = []
+    for fault in error.errors(include_url=False, include_context=False):
+        where = tuple(str(part) for part in fault["loc"])
+        origin = next((origins[where[:n]] for n in range(len(where), 0, -1) if where[:n] in origins), None)
+        source = origin or (str(path) if path else "defaults")
+        message = "no such key" if fault["type"] == "extra_forbidden" else fault["msg"]
+        lines.append(f"{'.'.join(where) or 'configuration'}: {message} (from {source})")
+    return "; ".join(lines)

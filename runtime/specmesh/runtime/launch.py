@@ -1,0 +1,58 @@
+"""The command line of a service: `python -m specmesh.NAME --config FILE --set key=value`."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from specmesh.runtime.config import ConfigError, LogConfig, M, load_config
+from specmesh.runtime.logs import configure_logging
+
+
+def run_service(
+    name: str, config_class: type[M], serve: Callable[[M], Awaitable[None]], arguments: Sequence[str] | None = None
+) -> int:
+    """Read the configuration and run `serve` until it returns. The result is the exit status.
+
+    A bad setting (`ConfigError`, also from `serve`: a model that cannot be loaded) is one line on standard error and
+    status 2. If the configuration has a `log` section (`LogConfig`) it is obeyed.
+    """
+    options = _parser(name).parse_args(arguments)
+    try:
+        config = load_config(
+            config_class,
+            path=options.config,
+            environ=os.environ,
+            overrides=_overrides(options.set),
+            prefix=f"SPECMESH_{name.upper()}",
+        )
+        log = getattr(config, "log", LogConfig())
+        configure_logging(json_lines=log.json_lines, level=log.level)
+        asyncio.run(_run(serve, config))
+    except ConfigError as error:
+        sys.stderr.write(f"specmesh {name}: {error}\n")
+        return 2
+    return 0
+
+
+async def _run(serve: Callable[[M], Awaitable[None]], config: M) -> None:
+    await serve(config)
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"specmesh {name}")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (TOML)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, e.g. server.port=50051"
+    )
+    return parser
+
+
+def _overrides(settings: Sequence[str]) -> dict[str, str]:
+    pairs = [setting.partition("=") for setting in settings]
+    for key, equals, _ in pairs:
+        if not equals or not key:
+            raise ConfigError(f"--set {key}: expected KEY=VALUE")
+    return {key: value for key, _, value in pairs}

@@ -1,0 +1,180 @@
+"""A server of the mesh: limits, keepalive, health, reflection, rich errors and a drain that loses nothing."""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from types import FrameType
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from specmesh.runtime.calls import CallCounter, CallInterceptor
+from specmesh.runtime.config import ConfigError, ServerConfig, TlsConfig
+
+_log = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CLOSING_SECONDS = 0.5
+"""What streams get to end by themselves once all work is done."""
+
+
+class MeshServer:
+    """A grpc.aio server. Create it inside the running event loop, add servicers to `grpc`, then `start`."""
+
+    def __init__(self, config: ServerConfig, service_names: Sequence[str]) -> None:
+        """`service_names` are full names (`specmesh.v1.DraftService`), for health and reflection."""
+        self._config = config
+        self._names = tuple(service_names)
+        self._counter = CallCounter(config.max_concurrent_calls)
+        self._health = health.aio.HealthServicer()
+        self._stop_asked = asyncio.Event()
+        self._becoming_ready: asyncio.Future[None] | None = None
+        self.address = ""
+        self.draining = self._counter.draining
+        self.grpc: grpc.aio.Server = grpc.aio.server(
+            interceptors=[CallInterceptor(self._counter)], options=_options(config)
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+        if config.reflection:
+            _add_reflection(self.grpc, self._names)
+        if config.channelz:
+            _add_channelz(self.grpc)
+
+    async def start(self) -> int:
+        """Listen; health says NOT_SERVING until `set_serving`. Returns the port. Raises `ConfigError`."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        port = self._bind()
+        self.address = f"{self._config.host}:{port}"
+        await self.grpc.start()
+        return port
+
+    def _bind(self) -> int:
+        address = f"{self._config.host}:{self._config.port}"
+        try:
+            if self._config.tls is None:
+                return self.grpc.add_insecure_port(address)
+            return self.grpc.add_secure_port(address, server_credentials(self._config.tls))
+        except RuntimeError:
+            raise ConfigError(
+                f"server.port: cannot listen on {address}; is it in use? (server.port = 0 picks a free port)"
+            ) from None
+
+    def set_serving(self) -> None:
+        """The model is loaded: health says SERVING for every name from the loop's next turn on."""
+        self._becoming_ready = asyncio.ensure_future(self._set_health(health_pb2.HealthCheckResponse.SERVING))
+
+    async def serve_until_signalled(self, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Serve until SIGTERM or SIGINT, then drain and stop.
+
+        Drain: NOT_SERVING, new calls get UNAVAILABLE, calls in flight finish, then `on_drain` (what else must end,
+        such as sessions on a peer's stream). All within `drain_seconds`; a second signal cuts it short.
+        """
+        with _signals(self._stop_asked):
+            await self._stop_asked.wait()
+            self._stop_asked.clear()
+            await self.drain(on_drain)
+
+    async def drain(self, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Take no new work, finish what is in flight, stop."""
+        _log.info("draining", extra={"drain_seconds": self._config.drain_seconds})
+        self.draining.set()
+        if self._becoming_ready is not None:
+            await self._becoming_ready
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        finishing = asyncio.ensure_future(self._finish(on_drain))
+        cut_short = asyncio.ensure_future(self._stop_asked.wait())
+        timeout = self._config.drain_seconds
+        await asyncio.wait({finishing, cut_short}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if finishing.done():
+            finishing.result()
+        else:
+            _log.warning("work was left at the end of the drain time")
+        finishing.cancel()
+        cut_short.cancel()
+        await self.stop(CLOSING_SECONDS)
+
+    async def _finish(self, on_drain: Callable[[], Awaitable[None]] | None) -> None:
+        await self._counter.wait_idle()
+        if on_drain is not None:
+            await on_drain()
+
+    async def stop(self, grace: float) -> None:
+        """Stop; calls still open after `grace` seconds are cancelled."""
+        await self.grpc.stop(grace)
+
+    async def _set_health(self, status: int) -> None:
+        for name in ("", *self._names):
+            await self._health.set(name, status)
+
+
+def announce_ready(address: str) -> None:
+    """The one line on standard output by which a parent process learns the address."""
+    sys.stdout.write(json.dumps({"event": "ready", "address": address}) + "\n")
+    sys.stdout.flush()
+
+
+def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
+    """Read the files of `tls`. Raises `ConfigError` naming the key of one that cannot be read."""
+    names = ("cert_file", "key_file", "client_ca_file")
+    content: dict[str, bytes | None] = {}
+    for name in names:
+        path = getattr(tls, name)
+        try:
+            content[name] = path.read_bytes() if path else None
+        except OSError as error:
+            raise ConfigError(f"server.tls.{name}: cannot read {path}: {error.strerror}") from None
+    pair = (content["key_file"] or b"", content["cert_file"] or b"")
+    client_ca = content["client_ca_file"]
+    return grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
+
+
+def _options(config: ServerConfig) -> list[tuple[str, int]]:
+    # No max_connection_age: it kills long-lived streams. No port sharing: a second server on the port is an error.
+    return [
+        ("grpc.max_receive_message_length", config.max_message_bytes),
+        ("grpc.max_send_message_length", config.max_message_bytes),
+        ("grpc.keepalive_time_ms", round(config.keepalive_seconds * 1000)),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", round(config.min_ping_interval_seconds * 1000)),
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def _add_reflection(server: grpc.aio.Server, names: tuple[str, ...]) -> None:
+    from grpc_reflection.v1alpha import reflection
+
+    reflection.enable_server_reflection((*names, "grpc.health.v1.Health", reflection.SERVICE_NAME), server)
+
+
+def _add_channelz(server: grpc.aio.Server) -> None:
+    from grpc_channelz.v1 import channelz
+
+    channelz.add_channelz_servicer(server)
+
+
+class _signals:  # noqa: N801  used as a statement, as a context manager of the standard library is
+    """Sets an event on SIGTERM and SIGINT; elsewhere than in the main thread there is nothing to listen to."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+        self._loop = asyncio.get_running_loop()
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            # signal.signal and not loop.add_signal_handler, which Windows does not have.
+            self._before = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._loop.call_soon_threadsafe(self._event.set)
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
