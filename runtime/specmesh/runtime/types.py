@@ -75,6 +75,20 @@ class FallbackReason(Enum):
     FORBIDDEN = "forbidden"
 
 
+class EntryErrorReason(Enum):
+    """Why one entry of a frame failed; `entry_error.proto` says of each whether a retry can help."""
+
+    INVALID_VALUE = "invalid_value"
+    UNKNOWN_SESSION = "unknown_session"
+    CONTEXT_MISMATCH = "context_mismatch"
+    NON_FINITE_LOGITS = "non_finite_logits"
+    OVERLOADED = "overloaded"
+    DRAINING = "draining"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    INTERNAL = "internal"
+    CONTEXT_TOO_LONG = "context_too_long"
+
+
 MAX_LOGIT_BIAS = 1024
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -206,6 +220,16 @@ class StepResult:
     def reward(self) -> float | None:
         """accepted / drafted, as in the paper; None at length 0."""
         return self.num_accepted / self.num_drafted if self.num_drafted else None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFailure:
+    """The answer to an entry that failed. The message never holds text or token ids of a request."""
+
+    session_id: int
+    position: int
+    reason: EntryErrorReason
+    message: str
 
 
 @dataclass(frozen=True, slots=True)

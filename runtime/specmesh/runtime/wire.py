@@ -10,6 +10,8 @@ from specmesh.runtime.types import (
     ContextSource,
     DraftAsk,
     DraftEndReason,
+    EntryErrorReason,
+    EntryFailure,
     FinishReason,
     Rule,
     Sampling,
@@ -20,6 +22,7 @@ from specmesh.runtime.types import (
     VerifyTiming,
 )
 from specmesh.v1 import draft_service_pb2 as draft_pb
+from specmesh.v1 import entry_error_pb2 as error_pb
 from specmesh.v1 import router_service_pb2 as router_pb
 from specmesh.v1 import service_info_pb2 as info_pb
 from specmesh.v1 import verifier_service_pb2 as verifier_pb
@@ -41,6 +44,8 @@ DRAFT_END_TO_PROTO = {r: draft_pb.DraftEndReason.Value(f"DRAFT_END_REASON_{r.nam
 DRAFT_END_FROM_PROTO = {number: reason for reason, number in DRAFT_END_TO_PROTO.items()}
 SOURCE_TO_PROTO = {s: draft_pb.ContextSource.Value(f"CONTEXT_SOURCE_{s.name}") for s in ContextSource}
 SOURCE_FROM_PROTO = {number: source for source, number in SOURCE_TO_PROTO.items()}
+ENTRY_ERROR_TO_PROTO = {r: error_pb.EntryErrorReason.Value(f"ENTRY_ERROR_REASON_{r.name}") for r in EntryErrorReason}
+ENTRY_ERROR_FROM_PROTO = {number: reason for reason, number in ENTRY_ERROR_TO_PROTO.items()}
 
 
 def sampling_from_proto(message: router_pb.SamplingParams) -> Sampling:
@@ -195,6 +200,17 @@ def step_result_from_entry(entry: verifier_pb.VerifyResponseEntry) -> StepResult
         timing=VerifyTiming(timing.queue_ns, timing.forward_ns, timing.verify_ns, timing.total_ns),
         batch_size=entry.batch_size,
     )
+
+
+def entry_error_to_proto(failure: EntryFailure) -> error_pb.EntryError:
+    """The `error` of a response entry; session and position are the entry's own fields."""
+    return error_pb.EntryError(reason=ENTRY_ERROR_TO_PROTO[failure.reason], message=failure.message)
+
+
+def entry_failure_from_proto(session_id: int, position: int, error: error_pb.EntryError) -> EntryFailure:
+    """Back from the wire; a reason that this build does not know is INTERNAL."""
+    reason = ENTRY_ERROR_FROM_PROTO.get(error.reason, EntryErrorReason.INTERNAL)
+    return EntryFailure(session_id, position, reason, error.message)
 
 
 def draft_ask_to_entry(ask: DraftAsk, *, remaining_ms: int = 0, traceparent: str = "") -> draft_pb.DraftRequestEntry:
