@@ -1,0 +1,55 @@
+"""`python -m specmesh.draft`: one draft service."""
+
+import asyncio
+import sys
+import time
+
+from specmesh.draft.config import DraftConfig
+from specmesh.draft.drafter import Drafter, make_drafter
+from specmesh.draft.engine import DraftEngine
+from specmesh.draft.runner import InlineRunner, Runner, ThreadRunner
+from specmesh.draft.service import SERVICE_NAME, DraftServicer
+from specmesh.runtime.config import ConfigError
+from specmesh.runtime.errors import MeshError
+from specmesh.runtime.launch import run_service
+from specmesh.runtime.serving import MeshServer, announce_ready
+from specmesh.v1 import draft_service_pb2_grpc as pb_grpc
+
+
+async def serve(config: DraftConfig) -> None:
+    """Serve until told to stop. Health answers NOT_SERVING while the draft loads. Raises `ConfigError`."""
+    server = MeshServer(config.server, [SERVICE_NAME])
+    servicer = DraftServicer()
+    pb_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)  # type: ignore[no-untyped-call]
+    await server.start()
+    try:
+        drafter = await asyncio.to_thread(_load, config)
+        engine = DraftEngine(drafter, config.limits, config.stopping, time.monotonic)
+        runner = InlineRunner(engine) if drafter.inline else ThreadRunner(engine)
+        servicer.attach(runner, drafter.info, config.limits.max_block_length)
+        server.set_serving()
+        announce_ready(server.address)
+        await _serve(server, servicer, runner)
+    finally:
+        await server.stop(0)
+
+
+async def _serve(server: MeshServer, servicer: DraftServicer, runner: Runner) -> None:
+    """Until a signal, or until the engine fails."""
+    serving = asyncio.ensure_future(server.serve_until_signalled(servicer.drain))
+    await asyncio.wait({serving, runner.failed}, return_when=asyncio.FIRST_COMPLETED)
+    if runner.failed.done():
+        runner.failed.result()
+    await serving
+    await runner.stop()
+
+
+def _load(config: DraftConfig) -> Drafter:
+    try:
+        return make_drafter(config.kind, config.drafter)
+    except MeshError as error:
+        raise ConfigError(error.message) from error
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("draft", DraftConfig, serve))

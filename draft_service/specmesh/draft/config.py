@@ -1,0 +1,20 @@
+"""Configuration of a draft service."""
+
+from typing import Any
+
+from pydantic import Field
+
+from specmesh.draft.admission import EngineLimits
+from specmesh.draft.engine import Stopping
+from specmesh.runtime.config import ConfigModel, LogConfig, ServerConfig
+
+
+class DraftConfig(ConfigModel):
+    """`kind` picks the module that drafts; the section `drafter` holds what that kind can be told."""
+
+    kind: str = "lookup"
+    drafter: dict[str, Any] = Field(default_factory=dict)
+    server: ServerConfig = ServerConfig()
+    log: LogConfig = LogConfig()
+    limits: EngineLimits = EngineLimits()
+    stopping: Stopping = Stopping()

@@ -1,0 +1,123 @@
+"""The interface behind which every kind of draft stands, and the one place where kinds are registered.
+
+Another kind is one more module with a function `make(settings) -> Drafter`, and one more line in `KINDS`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from specmesh.runtime.errors import InvalidValue, MeshError
+from specmesh.runtime.types import DraftAsk, DraftEndReason
+
+KINDS = {
+    "hf": "specmesh.draft.hf",
+    "lookup": "specmesh.draft.lookup",
+    "table": "specmesh.draft.table",
+    "faulty": "specmesh.draft.faulty",
+}
+"""Kind to module; imported when asked for, so that prompt lookup runs without torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One session's share of one tick: catch up with `tokens`, score some of them, propose one more.
+
+    `tokens` is the context up to `block_start` and what the block has proposed since. `token_counts` counts all of
+    `tokens`, and is None when nothing is penalised. Wanted scores are of `tokens[score_from:block_start]`.
+    """
+
+    session_id: int
+    tokens: Sequence[int]
+    block_start: int
+    ask: DraftAsk
+    max_row: int
+    row_mass: float
+    token_counts: Mapping[int, int] | None
+    score_from: int | None
+    wants_token: bool
+
+    @property
+    def offset(self) -> int:
+        """Offset in the block of the token to propose."""
+        return len(self.tokens) - self.block_start
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One drafted token: `row` is None when its distribution is one-hot; `logprob` is ln of its probability."""
+
+    token_id: int
+    row: bytes | None
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """ln D of a given token in the row as it would have been sent (-inf outside); would COUPLED have guessed it."""
+
+    logprob: float
+    guessed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What became of a turn.
+
+    Not caught up: the same turn again, please. Caught up and a token wanted: `proposal`, or `end` (why there is none:
+    nothing was sampled). `cold`: the context had to be taken in from its beginning. `failure` ends the block.
+    """
+
+    caught_up: bool = True
+    proposal: Proposal | None = None
+    end: DraftEndReason | None = None
+    scores: tuple[Score, ...] = ()
+    cold: bool = False
+    failure: MeshError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterInfo:
+    """What a drafter says of itself; `vocabulary_size` 0 when ids have no meaning to it."""
+
+    kind: str
+    name: str
+    model_digest: str
+    max_context_tokens: int
+    vocabulary_size: int = 0
+    tokenizer_digest: str = ""
+    vocabulary_hashes: bytes = b""
+    eos_token_ids: frozenset[int] = frozenset()
+    bytes_per_token: int = 4
+
+
+class Drafter(Protocol):
+    """Proposes tokens for many sessions at once. Called from one thread only.
+
+    What it keeps of a session is soft: it may forget any of it at any time, and must then catch up from `tokens`.
+    """
+
+    info: DrafterInfo
+    inline: bool
+    """So cheap that it runs in the event loop; otherwise it gets a thread."""
+
+    def advance(self, turns: Sequence[Turn]) -> Sequence[Advance]:
+        """One tick: at most one token for each turn, in order. Never raises for the sake of one session."""
+        ...
+
+    def truncate(self, session_id: int, length: int) -> None:
+        """The session's tokens beyond `length` are no more."""
+        ...
+
+    def release(self, session_id: int) -> None:
+        """Forget a session; unknown ones are fine."""
+        ...
+
+
+def make_drafter(kind: str, settings: Mapping[str, Any]) -> Drafter:
+    """A drafter of a registered kind. Raises `InvalidValue` for a kind or a setting that does not exist."""
+    if kind not in KINDS:
+        raise InvalidValue("kind", f"unknown kind of draft, must be one of {', '.join(sorted(KINDS))}")
+    drafter: Drafter = import_module(KINDS[kind]).make(settings)
+    return drafter

@@ -1,0 +1,171 @@
+"""gRPC on one side, the engine on the other: translation only."""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+
+from specmesh.draft.block import Failed
+from specmesh.draft.drafter import DrafterInfo
+from specmesh.draft.engine import DraftEngine
+from specmesh.draft.runner import Command, Runner
+from specmesh.draft.stream import RouterStream, failed_entry
+from specmesh.runtime.contract import CONTRACT_VERSION, OPEN_CHUNK_TOKENS
+from specmesh.runtime.errors import Draining, InvalidValue
+from specmesh.runtime.types import EntryErrorReason, ServiceInfo
+from specmesh.runtime.unknown_fields import refuse_unknown_fields
+from specmesh.runtime.wire import draft_ask_from_entry, service_info_to_proto
+from specmesh.v1 import draft_service_pb2 as pb
+from specmesh.v1 import draft_service_pb2_grpc as pb_grpc
+
+if TYPE_CHECKING:
+    # Generic in its stub only.
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+SERVICE_NAME = "specmesh.v1.DraftService"
+
+
+class DraftServicer(pb_grpc.DraftServiceServicer):
+    """Carries entries to the runner's engine and its events back; UNAVAILABLE until `attach`."""
+
+    def __init__(self) -> None:
+        self._attached: tuple[Runner, ServiceInfo] | None = None
+        self._streams: set[RouterStream] = set()
+        self._draining = False
+
+    def attach(self, runner: Runner, info: DrafterInfo, max_block_length: int) -> None:
+        """The draft is loaded."""
+        self._attached = runner, service_info(info, max_block_length)
+
+    @property
+    def _loaded(self) -> tuple[Runner, ServiceInfo]:
+        if self._attached is None:
+            raise Draining("the draft is still loading")
+        return self._attached
+
+    async def Draft(  # noqa: N802  the name is the method's on the wire
+        self, request_iterator: AsyncIterator[pb.DraftRequest], context: "Context"
+    ) -> None:
+        """Answer frames until the peer has gone, or has said all and got all answers."""
+        runner, _ = self._loaded
+        stream = RouterStream()
+        self._streams.add(stream)
+        reader = asyncio.create_task(_read(request_iterator, stream, runner))
+        try:
+            async for entries in stream.frames():
+                await context.write(pb.DraftResponse(entries=entries, draining=self._draining))
+            if stream.failure is not None:
+                raise stream.failure
+        finally:
+            reader.cancel()
+            self._streams.discard(stream)
+            runner.post(lambda engine: engine.detach(stream))
+
+    async def Open(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.DraftServiceOpenRequest], context: "Context"
+    ) -> pb.DraftServiceOpenResponse:
+        """Take a context in. Raises `InvalidValue`, `ContextTooLong`, `Draining`, `UnknownField`."""
+        runner, _ = self._loaded
+        header: pb.DraftOpenHeader | None = None
+        token_ids = array("I")
+        async for message in request_iterator:
+            refuse_unknown_fields(message)
+            header = _checked_header(message) if header is None else header
+            if len(message.token_ids) > OPEN_CHUNK_TOKENS:
+                raise InvalidValue("token_ids", f"at most {OPEN_CHUNK_TOKENS} a message, got {len(message.token_ids)}")
+            token_ids.extend(message.token_ids)
+            if header.start + len(token_ids) > header.length:
+                raise InvalidValue("header.length", f"is {header.length}, but more ids followed")
+        if header is None or header.start + len(token_ids) != header.length:
+            raise InvalidValue("header.length", "must be the header's start and the ids that follow")
+        session_id, start = header.session_id, header.start
+        have = await runner.call(lambda engine: engine.open(session_id, start, token_ids))
+        return pb.DraftServiceOpenResponse(have_length=have)
+
+    async def GetInfo(  # noqa: N802
+        self, request: pb.DraftServiceGetInfoRequest, context: "Context"
+    ) -> pb.DraftServiceGetInfoResponse:
+        """What this service is."""
+        refuse_unknown_fields(request)
+        info = service_info_to_proto(self._loaded[1])
+        if not request.want_vocabulary:
+            info.ClearField("vocabulary_hashes")
+        return pb.DraftServiceGetInfoResponse(info=info)
+
+    async def drain(self) -> None:
+        """Say so on every stream, finish the blocks in flight, end the streams."""
+        self._draining = True
+        if self._attached is None:
+            return
+        runner, _ = self._attached
+        await runner.call(_start_draining)
+        for stream in self._streams:
+            stream.announce()
+        await runner.idle.wait()
+        for stream in self._streams:
+            stream.queue.close()
+
+
+async def _read(frames: AsyncIterator[pb.DraftRequest], stream: RouterStream, runner: Runner) -> None:
+    async for frame in frames:
+        commands = [command for entry in frame.entries if (command := _command(entry, stream)) is not None]
+        if commands:
+            runner.post(partial(_run_all, commands=commands))
+    stream.finish()
+
+
+def _command(entry: pb.DraftRequestEntry, stream: RouterStream) -> Command | None:
+    """What the entry asks of the engine; None when it is answered already."""
+    if entry.close:
+        stream.forgive(entry.session_id)
+        return partial(DraftEngine.close, session_id=entry.session_id)
+    stream.owe(entry.session_id)
+    try:
+        ask = draft_ask_from_entry(entry)
+    except InvalidValue as error:
+        failed = Failed(EntryErrorReason.INVALID_VALUE, error.message)
+        stream.answer(failed_entry(entry.session_id, entry.position, failed), last=True)
+        return None
+    return partial(DraftEngine.submit, ask=ask, receiver=stream, remaining_ms=entry.remaining_ms)
+
+
+def _run_all(engine: DraftEngine, commands: list[Command]) -> None:
+    for command in commands:
+        command(engine)
+
+
+def _start_draining(engine: DraftEngine) -> None:
+    engine.draining = True
+
+
+def _checked_header(message: pb.DraftServiceOpenRequest) -> pb.DraftOpenHeader:
+    if not message.HasField("header"):
+        raise InvalidValue("header", "must be in the first message")
+    return message.header
+
+
+def service_info(info: DrafterInfo, max_block_length: int) -> ServiceInfo:
+    """What a router learns at registration."""
+    return ServiceInfo(
+        contract_version=CONTRACT_VERSION,
+        model_digest=info.model_digest,
+        tokenizer_digest=info.tokenizer_digest,
+        vocabulary_size=info.vocabulary_size,
+        max_context_tokens=info.max_context_tokens,
+        kind=info.kind,
+        model_name=info.name,
+        build=_build(),
+        vocabulary_hashes=info.vocabulary_hashes,
+        max_block_length=max_block_length,
+    )
+
+
+def _build() -> str:
+    try:
+        return version("specmesh")
+    except PackageNotFoundError:
+        return "unpackaged"
