@@ -1,0 +1,5 @@
+"""Why a model cannot be served."""
+
+
+class UnsupportedModel(Exception):
+    """This model would not be served rightly, so it is not served; the message says why."""

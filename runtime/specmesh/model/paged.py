@@ -1,0 +1,158 @@
+"""A transformers causal language model over a paged cache: many sessions, one flat ragged row."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from specmesh.kernels.reference.paged_attention import EXACT_TILE_KEYS, EXACT_TILE_QUERIES
+from specmesh.model.attention import ATTENTION_NAME, AttentionShape, PagedCache, ShapeProbe
+from specmesh.model.blocks import BLOCK_TOKENS, blocks_for
+from specmesh.model.errors import UnsupportedModel
+from specmesh.model.plan import FAST_TILE_QUERIES, PlanShape, Span, make_plan, slots_of, split_spans
+
+__all__ = ["PagedModel", "Span"]
+
+MIN_ROWS = 16
+MAX_EXACT_ROWS = 256
+MAX_ROWS = 1024
+
+
+class PagedModel:
+    """The forward of a target or a draft.
+
+    `vocabulary_size`: real ids; the head may be wider (`head_width` columns). `token_map` [head_width] int64,
+    ascending: the ids of a head over a subset of the vocabulary. With `independent_rows` (float32 on CPU) a row's bits
+    do not depend on what else is in the forward. Not thread-safe: one engine thread owns it.
+    Raises `UnsupportedModel` where the model's attention is not plain causal attention called once per layer.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        device: str | torch.device,
+        dtype: torch.dtype,
+        vocabulary_size: int,
+        token_map: Tensor | None = None,
+    ) -> None:
+        self.module = module.eval().requires_grad_(False)
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.vocabulary_size = vocabulary_size
+        self.token_map = token_map
+        self.max_context_tokens = int(module.config.max_position_embeddings)
+        self.independent_rows = dtype == torch.float32 and self.device.type == "cpu"
+        self.attention, self.num_layers, self.head_width = self._probe()
+        self._cache: PagedCache | None = None
+        self._plan_shape: PlanShape | None = None
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of 16 tokens of one session, all layers."""
+        per_token = self.attention.num_kv_heads * (self.attention.key_size + self.attention.value_size)
+        return self.num_layers * BLOCK_TOKENS * per_token * self.dtype.itemsize
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Make room for `num_blocks` blocks, 0 to num_blocks - 1; what was cached is lost."""
+        attention = self.attention
+        # One block more than sessions may hold: it stays zero and pads block tables.
+        lead = (self.num_layers, num_blocks + 1, BLOCK_TOKENS, attention.num_kv_heads)
+        options = {"dtype": self.dtype, "device": self.device}
+        keys = torch.zeros(*lead, attention.key_size, **options)
+        self._cache = PagedCache(keys, torch.zeros(*lead, attention.value_size, **options))
+        self._plan_shape = PlanShape(
+            attention=attention,
+            dtype=self.dtype,
+            device=self.device,
+            zero_block=num_blocks,
+            tile_queries=EXACT_TILE_QUERIES if self.independent_rows else FAST_TILE_QUERIES,
+            tile_blocks=EXACT_TILE_KEYS // BLOCK_TOKENS if self.independent_rows else 1,
+            independent_rows=self.independent_rows,
+        )
+
+    @torch.inference_mode()
+    def forward(self, spans: Sequence[Span]) -> Tensor:
+        """Feed every span; returns raw logits [R, head_width] of the rows asked for, spans in order.
+
+        Writes the keys and values of all tokens fed. Raises ValueError for a span that its table does not cover, and
+        RuntimeError without a cache.
+        """
+        for span in spans:
+            if span.end > len(span.block_table) * BLOCK_TOKENS or not 0 <= span.first_row <= len(span.token_ids):
+                raise ValueError("span: its block table does not cover it, or first_row is outside")
+        batches = split_spans(spans, MAX_EXACT_ROWS if self.independent_rows else MAX_ROWS)
+        logits = [self._forward(batch) for batch in batches if batch]
+        if not logits:
+            return torch.empty(0, self.head_width, dtype=self.dtype, device=self.device)
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def _forward(self, spans: Sequence[Span]) -> Tensor:
+        if self._cache is None or self._plan_shape is None:
+            raise RuntimeError("allocate_cache comes before forward")
+        self._clear_tails(self._cache, spans)
+        tokens = [token for span in spans for token in span.token_ids]
+        positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
+        padded = self._padded(len(tokens))
+        ids = torch.zeros(1, padded, dtype=torch.int64)
+        ids[0, : len(tokens)] = torch.tensor(tokens)
+        position_ids = torch.zeros(1, padded, dtype=torch.int64)
+        position_ids[0, : len(tokens)] = torch.from_numpy(positions)
+        rows = _wanted_rows(spans)
+        keep = np.zeros(self._padded(len(rows)) if len(rows) else 0, np.int64)
+        keep[: len(rows)] = rows
+        output = self.module(
+            input_ids=ids.to(self.device),
+            position_ids=position_ids.to(self.device),
+            use_cache=False,
+            logits_to_keep=torch.from_numpy(keep).to(self.device),
+            kv=self._cache,
+            plan=make_plan(spans, padded, self._plan_shape),
+        )
+        logits: Tensor = output.logits[0, : len(rows)]
+        return logits
+
+    def _padded(self, count: int) -> int:
+        """Rows of a product: a multiple of 16 where rows must be independent."""
+        return -(-count // MIN_ROWS) * MIN_ROWS if self.independent_rows else count
+
+    def _clear_tails(self, cache: PagedCache, spans: Sequence[Span]) -> None:
+        """Zero what follows each span in its last block.
+
+        It was written by rejected tokens or by another session, and may be NaN: a masked key weighs 0, and 0 * NaN
+        is NaN.
+        """
+        tails = [slots_of(span.block_table, span.end, blocks_for(span.end) * BLOCK_TOKENS) for span in spans]
+        slots = torch.from_numpy(np.concatenate(tails)).to(self.device)
+        if slots.numel():
+            cache.keys.flatten(1, 2).index_fill_(1, slots, 0)
+            cache.values.flatten(1, 2).index_fill_(1, slots, 0)
+
+    @torch.inference_mode()
+    def _probe(self) -> tuple[AttentionShape, int, int]:
+        """The attention's shape, the number of layers and the width of the head, from a forward of one token."""
+        if self.module.config._attn_implementation != ATTENTION_NAME:
+            raise UnsupportedModel(f"it keeps its own attention ({self.module.config._attn_implementation})")
+        probe = ShapeProbe()
+        zero = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        output = self.module(
+            input_ids=zero, position_ids=zero, use_cache=False, logits_to_keep=zero[0], kv=probe, plan=None
+        )
+        layers = [layer for layer, _ in probe.calls]
+        if layers != list(range(self.module.config.num_hidden_layers)):
+            raise UnsupportedModel("its attention is not called once per layer, in order")
+        shapes = {shape for _, shape in probe.calls}
+        if len(shapes) != 1:
+            raise UnsupportedModel("its layers' attention differs in shape")
+        return shapes.pop(), len(layers), int(output.logits.shape[-1])
+
+
+def _wanted_rows(spans: Sequence[Span]) -> np.ndarray:
+    """Flat rows whose logits are wanted: int64."""
+    wanted = []
+    row = 0
+    for span in spans:
+        wanted.append(np.arange(row + span.first_row, row + len(span.token_ids)))
+        row += len(span.token_ids)
+    return np.concatenate(wanted)
