@@ -1,0 +1,27 @@
+"""One arm and one length, whatever happens."""
+
+from specmesh.router.policies.interface import PLAIN, Choice, StepObservation, StepView
+from specmesh.router.policies.settings import PolicySettings
+
+
+class FixedPolicy:
+    """Always the arm and length that its settings name; plain decoding while that arm is not offered."""
+
+    def __init__(self, *, seed: int, settings: PolicySettings) -> None:
+        del seed  # nothing is drawn
+        self._arm = settings.fixed_arm
+        self._length = settings.fixed_length
+
+    def choose(self, view: StepView) -> Choice:
+        """The settings' arm, at their length or what the step allows of it."""
+        for arm_view in view.arms:
+            if self._arm in ("", arm_view.arm.pool, arm_view.arm.name):
+                length = min(self._length, arm_view.max_block_length, view.max_block_length)
+                return Choice(arm_view.arm, length) if length > 0 else PLAIN
+        return PLAIN
+
+    def observe(self, observation: StepObservation) -> None:
+        """Nothing is learned."""
+
+    def forget(self, session_id: int) -> None:
+        """Nothing is held by session."""
