@@ -1,0 +1,165 @@
+"""The ops that services call: plain objects in, plain objects out.
+
+Each runs in its compiled form where there is one for the device, else in the torch reference. There is none yet.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specmesh.kernels.inputs import DraftedToken, DraftInput, VerifyInput, VerifyOutcome
+from specmesh.kernels.packing import pack_draft, pack_verify
+from specmesh.kernels.reference.batch import DraftRows, VerifyBatch, VerifyResult
+from specmesh.kernels.reference.draft_step import draft_batch, score_batch
+from specmesh.kernels.reference.law import log_law
+from specmesh.kernels.reference.verify import row_scores, verify_batch
+from specmesh.runtime.rows import encode_row
+from specmesh.runtime.types import TokenLogprob
+
+__all__ = [
+    "Distribution",
+    "DraftInput",
+    "DraftedToken",
+    "VerifyInput",
+    "VerifyOutcome",
+    "draft_step",
+    "sample_sparse",
+    "score_sparse",
+    "score_tokens",
+    "verify",
+]
+
+Distribution = tuple[NDArray[np.integer], NDArray[np.floating]]
+"""A sparse distribution: ids strictly ascending, and their probabilities (> 0, any positive sum)."""
+
+
+def verify(
+    logits: Tensor,
+    inputs: Sequence[VerifyInput],
+    *,
+    vocabulary_size: int,
+    num_top: Sequence[int | None] | None = None,
+) -> list[VerifyOutcome]:
+    """Verify one block per session.
+
+    `logits` `[R, W]` are the target's raw ones (float32, bfloat16 or float16, any strides), one row per drafted token
+    and one more, sessions in order; ids from `vocabulary_size` on are padding. `num_top[b]`: None = no
+    log-probabilities, n = those of the emitted tokens and of the n likeliest. A session's outcome depends on itself
+    alone, bit for bit.
+    """
+    if not inputs:
+        return []
+    batch = pack_verify(logits, inputs, vocabulary_size)
+    result = verify_batch(batch)
+    logprobs = _logprobs(batch, result, num_top or [None] * len(inputs))
+    outcomes = zip(result.num_accepted.tolist(), result.next_token.tolist(), result.finite.tolist(), strict=True)
+    return [VerifyOutcome(*outcome, logprobs[b]) for b, outcome in enumerate(outcomes)]
+
+
+def _logprobs(
+    batch: VerifyBatch, result: VerifyResult, num_top: Sequence[int | None]
+) -> list[tuple[TokenLogprob, ...]]:
+    """Log-probabilities of the emitted tokens of the sessions that asked."""
+    answers: list[tuple[TokenLogprob, ...]] = [()] * len(num_top)
+    for b, top in enumerate(num_top):
+        if top is None or not result.finite[b]:
+            continue
+        offsets = torch.arange(int(result.num_accepted[b]) + 1)
+        sessions = torch.full_like(offsets, b)
+        drafted = batch.draft_token_ids[batch.draft_index(sessions[:-1], offsets[:-1])]
+        tokens = torch.cat((drafted, result.next_token[b : b + 1]))
+        law = log_law(row_scores(batch, sessions, offsets), batch.law, sessions)
+        answers[b] = tuple(_token_logprobs(law, tokens, top))
+    return answers
+
+
+def _token_logprobs(law: Tensor, tokens: Tensor, num_top: int) -> list[TokenLogprob]:
+    own = law.gather(1, tokens[:, None])[:, 0].tolist()
+    values, ids = law.topk(min(num_top, law.shape[1]), dim=1)
+    tops = [
+        tuple((token, value) for token, value in zip(*pair, strict=True) if value > -torch.inf)
+        for pair in zip(ids.tolist(), values.tolist(), strict=True)
+    ]
+    return [TokenLogprob(value, top) for value, top in zip(own, tops, strict=True)]
+
+
+def draft_step(
+    logits: Tensor,
+    inputs: Sequence[DraftInput],
+    *,
+    vocabulary_size: int,
+    token_map: Tensor | None = None,
+) -> list[DraftedToken]:
+    """Draft one token per session from raw draft logits `[B, W]` at one position each.
+
+    `token_map` `[W]` int64 ascending: the ids of an output head over a subset of the vocabulary. Where `finite` is
+    False nothing was sampled: the block ends before this token.
+    """
+    if not inputs:
+        return []
+    result = draft_batch(pack_draft(logits, inputs, vocabulary_size, token_map))
+    rows: list[bytes | None] = [None] * len(inputs)
+    if result.rows is not None:
+        for b, row in zip(result.sampled.nonzero()[:, 0].tolist(), encode_rows(result.rows), strict=True):
+            rows[b] = row
+    fields = zip(result.token_ids.tolist(), rows, result.logprob.tolist(), result.finite.tolist(), strict=True)
+    return [DraftedToken(*field) for field in fields]
+
+
+def score_tokens(
+    logits: Tensor,
+    inputs: Sequence[DraftInput],
+    token_ids: Sequence[int],
+    *,
+    vocabulary_size: int,
+    token_map: Tensor | None = None,
+) -> list[tuple[float, bool]]:
+    """How a draft would have done on tokens that were emitted, one position per entry; logits as for `draft_step`.
+
+    Per token: ln D in the row as it would have been sent (-inf outside; under COUPLED that of the row another rule
+    would get; at temperature 0 the row is one-hot), and whether a deterministic draft would have guessed it
+    (temperature 0, COUPLED; False under other rules). Logits that are not finite score -inf.
+    """
+    if not inputs:
+        return []
+    batch = pack_draft(logits, inputs, vocabulary_size, token_map)
+    logprob, guessed = score_batch(batch, torch.tensor(list(token_ids), dtype=torch.int64))
+    return list(zip(logprob.tolist(), guessed.tolist(), strict=True))
+
+
+def sample_sparse(distributions: Sequence[Distribution], inputs: Sequence[DraftInput]) -> list[DraftedToken]:
+    """`draft_step` from explicit distributions: the same transform, row and draw."""
+    tokens = []
+    for distribution, item in zip(distributions, inputs, strict=True):
+        logits, token_map = _as_head(distribution)
+        size = int(token_map[-1]) + 1
+        tokens += draft_step(logits, [item], vocabulary_size=size, token_map=token_map)
+    return tokens
+
+
+def score_sparse(
+    distributions: Sequence[Distribution], inputs: Sequence[DraftInput], token_ids: Sequence[int]
+) -> list[tuple[float, bool]]:
+    """`score_tokens` from explicit distributions."""
+    scores = []
+    for distribution, item, token in zip(distributions, inputs, token_ids, strict=True):
+        logits, token_map = _as_head(distribution)
+        size = int(token_map[-1]) + 1
+        scores += score_tokens(logits, [item], [token], vocabulary_size=size, token_map=token_map)
+    return scores
+
+
+def _as_head(distribution: Distribution) -> tuple[Tensor, Tensor]:
+    """ln of the probabilities as the logits of a head over these ids."""
+    ids, probs = distribution
+    return torch.from_numpy(np.log(probs)).to(torch.float32)[None], torch.from_numpy(ids.astype(np.int64))
+
+
+def encode_rows(rows: DraftRows) -> list[bytes]:
+    """Rows as they go on the wire."""
+    sizes = (rows.weights > 0).sum(dim=1).tolist()
+    ids, weights = rows.ids.numpy(), rows.weights.numpy()
+    return [encode_row(ids[i, :size], weights[i, :size]) for i, size in enumerate(sizes)]
