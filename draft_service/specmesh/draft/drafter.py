@@ -3,6 +3,7 @@
 Another kind is one more module with a function `make(settings) -> Drafter`, and one more line in `KINDS`.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -42,6 +43,14 @@ class Turn:
     def offset(self) -> int:
         """Offset in the block of the token to propose."""
         return len(self.tokens) - self.block_start
+
+    def counts_before(self, length: int) -> Counter[int] | None:
+        """Token counts of the first `length` tokens only; None when nothing is penalised."""
+        if self.token_counts is None:
+            return None
+        counts = Counter(self.token_counts)
+        counts.subtract(self.tokens[length:])
+        return counts
 
 
 @dataclass(frozen=True, slots=True)

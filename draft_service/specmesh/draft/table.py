@@ -1,0 +1,173 @@
+"""A static n-gram table as a draft: the distribution by the last tokens, sampled as any other draft's.
+
+The arithmetic is `specmesh.kernels`' own; the row of a context under the same sampling is kept, so that drafting from a
+context met before costs one random number and one search.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
+from specmesh.draft.ngram_file import MAX_ORDER, Level, NgramTable, load_table
+from specmesh.draft.settings import parse_settings
+from specmesh.kernels.ops import DraftedToken, DraftInput, sample_sparse, score_sparse
+from specmesh.runtime.config import ConfigModel
+from specmesh.runtime.contract import ROW_TOTAL
+from specmesh.runtime.philox import draft_draw
+from specmesh.runtime.rows import decode_row
+from specmesh.runtime.types import DraftAsk, DraftEndReason, Rule, Sampling
+
+
+class TableSettings(ConfigModel):
+    """Settings of `kind = "table"`."""
+
+    path: Path
+    """The .npz; `specmesh.draft.ngram_file` describes it."""
+    max_context_tokens: int = Field(default=131_072, ge=1)
+    max_kept_rows: int = Field(default=65_536, ge=1)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRow:
+    """What to say in a context: draw from `row`, or when that is None, `token_id` for certain."""
+
+    token_id: int
+    logprob: float
+    row: bytes | None
+    ids: NDArray[np.uint32]
+    weights: NDArray[np.uint32]
+    ends: NDArray[np.int64]
+    """Cumulative weights."""
+
+    def draw(self, number: int) -> Proposal:
+        """The token of a number in [0, 2^24)."""
+        if self.row is None:
+            return Proposal(self.token_id, None, self.logprob)
+        at = int(self.ends.searchsorted(number, side="right"))
+        return Proposal(int(self.ids[at]), self.row, math.log(int(self.weights[at]) / ROW_TOTAL))
+
+    def score(self, token_id: int) -> Score:
+        """ln D of a token."""
+        if self.row is None:
+            guessed = token_id == self.token_id
+            return Score(0.0 if guessed else -math.inf, guessed)
+        at = int(self.ids.searchsorted(token_id))
+        if at == len(self.ids) or int(self.ids[at]) != token_id:
+            return Score(-math.inf, False)
+        return Score(math.log(int(self.weights[at]) / ROW_TOTAL), False)
+
+
+_RowKey = tuple[int, int, Sampling, int, float]
+
+
+class TableDrafter:
+    """Kind `table`."""
+
+    inline = True
+
+    def __init__(self, table: NgramTable, *, max_context_tokens: int, max_kept_rows: int) -> None:
+        self._table = table
+        self._max_kept_rows = max_kept_rows
+        self._kept: OrderedDict[_RowKey, KeptRow] = OrderedDict()
+        self.info = DrafterInfo(
+            kind="table",
+            name=table.name,
+            model_digest=table.digest,
+            max_context_tokens=max_context_tokens,
+            vocabulary_size=table.vocabulary_size,
+            tokenizer_digest=table.tokenizer_digest,
+            vocabulary_hashes=table.vocabulary_hashes,
+            eos_token_ids=table.eos_token_ids,
+        )
+
+    def advance(self, turns: Sequence[Turn]) -> list[Advance]:
+        """One token for each turn; CONFIDENCE where the table has nothing at all."""
+        return [self._advance(turn) for turn in turns]
+
+    def truncate(self, session_id: int, length: int) -> None:
+        """Nothing is kept of a session."""
+
+    def release(self, session_id: int) -> None:
+        """Nothing is kept of a session."""
+
+    def _advance(self, turn: Turn) -> Advance:
+        scores = tuple(self._scores(turn))
+        if not turn.wants_token:
+            return Advance(scores=scores)
+        found = self._table.find(turn.tokens[-MAX_ORDER:])
+        if found is None:
+            return Advance(scores=scores, end=DraftEndReason.CONFIDENCE)
+        return Advance(scores=scores, proposal=self._propose(turn, found))
+
+    def _propose(self, turn: Turn, found: tuple[Level, int]) -> Proposal:
+        ask, offset = turn.ask, turn.offset
+        if not _keepable(ask):
+            item = _draft_input(turn, offset, turn.token_counts)
+            token = sample_sparse([found[0].distribution(found[1])], [item])[0]
+            return Proposal(token.token_id, token.row, token.logprob)
+        return self._kept_row(turn, found).draw(draft_draw(ask.draft_key, ask.position, offset))
+
+    def _scores(self, turn: Turn) -> Iterator[Score]:
+        """Score what is to be scored, each token in the context before it."""
+        if turn.score_from is None:
+            return
+        for length in range(turn.score_from, turn.block_start):
+            token = turn.tokens[length]
+            found = self._table.find(turn.tokens[max(0, length - MAX_ORDER) : length])
+            if found is None:
+                yield Score(-math.inf, False)
+            elif _keepable(turn.ask):
+                yield self._kept_row(turn, found).score(token)
+            else:
+                item = _draft_input(turn, length - turn.block_start, turn.counts_before(length))
+                yield Score(*score_sparse([found[0].distribution(found[1])], [item], [token])[0])
+
+    def _kept_row(self, turn: Turn, found: tuple[Level, int]) -> KeptRow:
+        level, index = found
+        key = (level.length, index, turn.ask.sampling, turn.max_row, turn.row_mass)
+        kept = self._kept.get(key)
+        if kept is None:
+            token = sample_sparse([level.distribution(index)], [_draft_input(turn, 0, None)])[0]
+            kept = self._kept[key] = _kept(token)
+            if len(self._kept) > self._max_kept_rows:
+                self._kept.popitem(last=False)
+        return kept
+
+
+def _keepable(ask: DraftAsk) -> bool:
+    """Whether what is said in a context depends on nothing but the context, the sampling and one number."""
+    return not ask.sampling.has_penalties and (ask.sampling.greedy or ask.rule is not Rule.COUPLED)
+
+
+def _draft_input(turn: Turn, offset: int, counts: Mapping[int, int] | None) -> DraftInput:
+    ask = turn.ask
+    return DraftInput(
+        block_start=ask.position,
+        offset=offset,
+        sampling=ask.sampling,
+        rule=ask.rule,
+        key=ask.draft_key,
+        token_counts=counts,
+        max_row=turn.max_row,
+        row_mass=turn.row_mass,
+    )
+
+
+def _kept(token: DraftedToken) -> KeptRow:
+    ids, weights = decode_row(token.row or b"")
+    return KeptRow(token.token_id, token.logprob, token.row, ids, weights, np.cumsum(weights, dtype=np.int64))
+
+
+def make(settings: Mapping[str, Any]) -> TableDrafter:
+    """A table drafter. Raises `ConfigError` naming the setting, `InvalidValue` naming what is wrong in the file."""
+    given = parse_settings(TableSettings, settings)
+    table = load_table(given.path)
+    return TableDrafter(table, max_context_tokens=given.max_context_tokens, max_kept_rows=given.max_kept_rows)
