@@ -1,0 +1,154 @@
+"""Parts for tests of the verifier: tables, sessions, a clock that is set by hand, a core that is stepped by hand."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specmesh.runtime.errors import MeshError
+from specmesh.runtime.rows import check_block
+from specmesh.runtime.types import Block, EntryFailure, Rule, Sampling, SessionSpec, StepResult
+from specmesh.verifier.admission import Opening
+from specmesh.verifier.batcher import TickLimits
+from specmesh.verifier.core import Core, Outbox
+from specmesh.verifier.paged import PagedBackend
+from specmesh.verifier.session import NEVER_NS, Answer, Entry
+from specmesh.verifier.target import TableTarget, TargetModel
+
+GREEDY = Sampling(temperature=0.0)
+MS = 1_000_000
+
+
+def successor_logits(successor: dict[int, int], size: int) -> NDArray[np.float32]:
+    """A table whose arg-max after token t is `successor[t]` (t + 1, cyclically, where it says nothing)."""
+    logits = np.zeros((size, size, size), np.float32)
+    for token in range(size):
+        logits[:, token, successor.get(token, (token + 1) % size)] = 5.0
+    return logits
+
+
+def random_logits(size: int, seed: int = 0, scale: float = 2.0) -> NDArray[np.float32]:
+    """A table without structure."""
+    return (np.random.default_rng(seed).standard_normal((size, size, size)) * scale).astype(np.float32)
+
+
+def make_spec(context: Sequence[int] = (0,), **changes: Any) -> SessionSpec:
+    """A greedy session of peer "router" without stop ids; `prompt_length` is the whole context unless given."""
+    spec = SessionSpec(
+        session_id=1,
+        peer="router",
+        context=tuple(context),
+        prompt_length=len(context),
+        sampling=GREEDY,
+        rule=Rule.TOKEN,
+        verify_key=11,
+        draft_key=22,
+        max_output_tokens=100,
+    )
+    return replace(spec, **changes)
+
+
+class ManualClock:
+    """Nanoseconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def pass_ms(self, milliseconds: float) -> None:
+        self.now_ns += int(milliseconds * MS)
+
+
+class Collector:
+    """A peer's stream that keeps its answers."""
+
+    def __init__(self, peer: str = "router") -> None:
+        self.peer = peer
+        self.answers: list[Answer] = []
+
+    def deliver(self, answers: Sequence[Answer]) -> None:
+        self.answers += answers
+
+
+class Stepper:
+    """A core without a thread: every call runs at once, ticks run when asked for."""
+
+    def __init__(
+        self,
+        target: TargetModel,
+        *,
+        num_blocks: int = 64,
+        limits: TickLimits = TickLimits(512, 256),
+        max_waiting: int = 8,
+    ) -> None:
+        self.clock = ManualClock()
+        self.backend = PagedBackend(target, num_blocks=num_blocks, max_context_tokens=target.max_context_tokens)
+        self.core = Core(self.backend, limits=limits, max_waiting_sessions=max_waiting, clock=self.clock)
+        self.stream = Collector()
+        self.settled: dict[int, MeshError | None] = {}
+
+    def open(self, spec: SessionSpec, *, deadline_ns: int = NEVER_NS) -> Opening:
+        opening = Opening(spec, lambda error: None, deadline_ns)
+        self.core.open(opening)
+        self.flush()
+        return opening
+
+    def send(
+        self, session_id: int, position: int, token_ids: Sequence[int] = (), rows: Sequence[bytes] = (),
+        *, stream: Collector | None = None, deadline_ns: int = NEVER_NS,
+    ) -> None:  # fmt: skip
+        """Submit a block, checked as the engine does."""
+        stream = stream or self.stream
+        session = self.core.sessions[stream.peer, session_id]
+        refusal, decoded = check_block(
+            token_ids, rows, vocabulary_size=self.backend.vocabulary_size,
+            draft_key=session.spec.draft_key, block_start=position,
+        )  # fmt: skip
+        tokens = tuple(token_ids) if refusal is None else ()
+        entry = Entry(stream, position, tokens, decoded, refusal, self.clock(), deadline_ns)
+        self.core.submit(session, entry)
+        self.flush()
+
+    def tick(self) -> None:
+        self.core.tick()
+        self.flush()
+
+    def flush(self) -> None:
+        outbox, self.core.outbox = self.core.outbox, Outbox()
+        for opening, error in outbox.settled:
+            self.settled[opening.spec.session_id] = error
+        for stream, answers in outbox.answers.items():
+            stream.deliver(answers)
+
+    def step(self, session_id: int, position: int, token_ids: Sequence[int] = ()) -> StepResult:
+        """One block through as many ticks as it takes."""
+        before = len(self.stream.answers)
+        self.send(session_id, position, token_ids)
+        for _ in range(1000):
+            if len(self.stream.answers) > before:
+                break
+            self.tick()
+        answer = self.stream.answers[before]
+        assert isinstance(answer, StepResult), answer
+        return answer
+
+    def failure(self) -> EntryFailure:
+        """The last answer, which is a failure."""
+        answer = self.stream.answers[-1]
+        assert isinstance(answer, EntryFailure), answer
+        return answer
+
+
+def table_stepper(logits: NDArray[np.float32], **options: Any) -> Stepper:
+    """A stepper over a table."""
+    max_context_tokens = options.pop("max_context_tokens", 256)
+    return Stepper(TableTarget(logits, max_context_tokens=max_context_tokens), **options)
+
+
+def plain_block(position: int) -> Block:
+    """No drafts."""
+    return Block(position)

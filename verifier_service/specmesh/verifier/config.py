@@ -1,0 +1,73 @@
+"""What a verifier can be told."""
+
+from typing import Self
+
+from pydantic import ByteSize, Field, model_validator
+
+from specmesh.runtime.config import ConfigModel, LogConfig, ServerConfig
+from specmesh.runtime.types import MAX_LOGPROBS
+
+
+class EngineConfig(ConfigModel):
+    """Bounds of the engine."""
+
+    max_block_length: int = Field(default=16, ge=1, le=64)
+    """A longer block is refused (TOO_LONG) and the step done without it."""
+    max_verify_rows: int = Field(default=512, ge=2)
+    """Logit rows per tick; sessions beyond them wait for the next one."""
+    max_prefill_tokens: int = Field(default=256, ge=1)
+    """Prompt tokens per tick, over all sessions: the size of a chunk, and what a long prompt adds to a tick."""
+    max_waiting_sessions: int = Field(default=256, ge=0)
+    """Sessions that may wait for cache memory; the next one gets RESOURCE_EXHAUSTED."""
+
+    @model_validator(mode="after")
+    def _one_block_fits(self) -> Self:
+        if self.max_verify_rows <= self.max_block_length:
+            raise ValueError("max_verify_rows must be above max_block_length")
+        return self
+
+
+class LimitsConfig(ConfigModel):
+    """Checked before any work; a refusal names the limit."""
+
+    max_prompt_tokens: int | None = Field(default=None, ge=1)
+    """None: whatever fits the context."""
+    max_open_chunks: int = Field(default=256, ge=1)
+    """Messages of one `Open` call."""
+    max_stop_token_ids: int = Field(default=128, ge=0)
+    max_logprobs: int = Field(default=MAX_LOGPROBS, ge=0, le=MAX_LOGPROBS)
+    max_lease_ms: int = Field(default=600_000, ge=1)
+    max_unread_entries: int = Field(default=8192, ge=1)
+    """Answers that a peer has not read; beyond them its stream is reset."""
+    max_unread_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)
+
+
+class TableConfig(ConfigModel):
+    """Only for `model = "table:PATH.npz"`."""
+
+    max_context_tokens: int = Field(default=4096, ge=2)
+    delay_ms: float = Field(default=0.0, ge=0)
+    """Slept per forward: an engine of known step time, for benchmarks."""
+
+
+class VerifierConfig(ConfigModel):
+    """Configuration of `specmesh verifier`."""
+
+    model: str
+    """A directory, a GGUF file, a hub name, `demo`, or `table:PATH.npz`."""
+    model_name: str = ""
+    """Name told to routers; empty: the model's own."""
+    dtype: str = "auto"
+    device: str = "cpu"
+    quantization: str | None = None
+    kv_memory: ByteSize = Field(default=ByteSize(1024**3), gt=0)
+    """Memory of the cache, e.g. "2GiB"."""
+    max_context_tokens: int | None = Field(default=None, ge=2)
+    """None: as long as the model and the cache memory allow."""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of one forward on a CPU; None: torch's own choice."""
+    server: ServerConfig = ServerConfig()
+    engine: EngineConfig = EngineConfig()
+    limits: LimitsConfig = LimitsConfig()
+    table: TableConfig = TableConfig()
+    log: LogConfig = LogConfig()

@@ -1,0 +1,121 @@
+"""From the configuration to a target and what is said of it."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from specmesh.model.blocks import BLOCK_TOKENS
+from specmesh.model.errors import UnsupportedModel
+from specmesh.runtime.config import ConfigError
+from specmesh.runtime.contract import CONTRACT_VERSION
+from specmesh.runtime.types import ServiceInfo
+from specmesh.verifier.config import VerifierConfig
+from specmesh.verifier.paged import PagedBackend
+from specmesh.verifier.service import Tokenizer
+from specmesh.verifier.target import TABLE_PREFIX, TargetModel, load_table
+
+MAX_BLOCKS = 1 << 18
+"""Four million tokens: more bookkeeping than that is not worth its memory, whatever a block costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A target behind its backend, and what routers are told."""
+
+    backend: PagedBackend
+    info: ServiceInfo
+    tokenizer: Tokenizer
+
+
+def load(config: VerifierConfig) -> Loaded:
+    """Blocking, from a second to minutes. Raises `ConfigError` naming the key."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    if config.model.startswith(TABLE_PREFIX):
+        return _load_table(config, Path(config.model.removeprefix(TABLE_PREFIX)))
+    return _load_model(config)
+
+
+def _load_table(config: VerifierConfig, path: Path) -> Loaded:
+    try:
+        target = load_table(
+            path,
+            max_context_tokens=config.table.max_context_tokens,
+            delay_seconds=config.table.delay_ms / 1000,
+        )
+        digest = sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model: cannot load the table: {error}") from None
+    backend = _backend(config, target)
+    info = _info(config, backend, kind="table", model_digest=digest, model_name=config.model_name or path.stem)
+    return Loaded(backend, info, Tokenizer())
+
+
+def _load_model(config: VerifierConfig) -> Loaded:
+    # transformers takes seconds to import, which a table need not pay.
+    from specmesh.model.loading import load_model
+
+    try:
+        model = load_model(config.model, dtype=config.dtype, device=config.device, quantization=config.quantization)
+    except (OSError, ValueError, UnsupportedModel) as error:
+        raise ConfigError(f"model: cannot serve {config.model}: {error}") from None
+    backend = _backend(config, model.model)
+    info = _info(
+        config,
+        backend,
+        kind="hf",
+        model_digest=model.model_digest,
+        model_name=config.model_name or model.name,
+        tokenizer_digest=model.tokenizer_digest,
+        vocabulary_hashes=model.vocabulary_hashes,
+    )
+    files = model.tokenizer
+    special = tuple(files.special_tokens.items())
+    return Loaded(
+        backend, info, Tokenizer(files.tokenizer_json, files.chat_template, special, tuple(files.eos_token_ids))
+    )
+
+
+def _backend(config: VerifierConfig, target: TargetModel) -> PagedBackend:
+    """Size the cache: what `kv_memory` holds, and a context no longer than that."""
+    num_blocks = min(int(config.kv_memory) // target.bytes_per_block, MAX_BLOCKS)
+    if num_blocks < 1:
+        raise ConfigError(f"kv_memory: one block of {BLOCK_TOKENS} tokens takes {target.bytes_per_block} bytes")
+    limits = [target.max_context_tokens, num_blocks * BLOCK_TOKENS]
+    if config.max_context_tokens is not None:
+        limits.append(config.max_context_tokens)
+    return PagedBackend(target, num_blocks=num_blocks, max_context_tokens=min(limits))
+
+
+def _info(
+    config: VerifierConfig,
+    backend: PagedBackend,
+    *,
+    kind: str,
+    model_digest: str,
+    model_name: str,
+    tokenizer_digest: str = "",
+    vocabulary_hashes: bytes = b"",
+) -> ServiceInfo:
+    return ServiceInfo(
+        contract_version=CONTRACT_VERSION,
+        model_digest=model_digest,
+        tokenizer_digest=tokenizer_digest,
+        vocabulary_size=backend.vocabulary_size,
+        max_context_tokens=backend.max_context_tokens,
+        kind=kind,
+        model_name=model_name,
+        build=_build(),
+        vocabulary_hashes=vocabulary_hashes,
+        max_block_length=config.engine.max_block_length,
+    )
+
+
+def _build() -> str:
+    try:
+        return version("specmesh")
+    except PackageNotFoundError:
+        return "unpackaged"

@@ -1,0 +1,137 @@
+"""One session as the verifier holds it: plain state, no clock, no tensors (specification 1.5, boundaries).
+
+context   prompt tokens, then emitted tokens
+position  length of the context
+cached    tokens of the context whose keys and values are in the cache; position - 1 between steps
+room      tokens that may still be emitted: up to `max_output_tokens`, and up to the end of the context
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from specmesh.runtime.rows import RowArrays
+from specmesh.runtime.types import BlockRefusal, EntryFailure, FinishReason, SessionSpec, StepResult
+
+Answer = StepResult | EntryFailure
+SessionKey = tuple[str, int]
+"""A session belongs to the peer that opened it: (peer, session id)."""
+
+NEVER_NS = 1 << 62
+
+
+class AnswerStream(Protocol):
+    """Where the answers of one peer go."""
+
+    peer: str
+
+    def deliver(self, answers: Sequence[Answer]) -> None:
+        """Called on the event loop, once per tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A block waiting for its tick; one that was refused has no tokens left. `rows` is empty when all are one-hot."""
+
+    stream: AnswerStream
+    position: int
+    token_ids: tuple[int, ...]
+    rows: Sequence[RowArrays]
+    refusal: BlockRefusal | None
+    arrived_ns: int
+    deadline_ns: int = NEVER_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What a step adds to a text."""
+
+    token_ids: tuple[int, ...]
+    num_accepted: int
+    num_drafted: int
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+
+
+class Session:
+    """State of one session; `entry` is the block it waits to have verified, if any."""
+
+    __slots__ = ("cached", "context", "counts", "deadline_ns", "entry", "expires_ns", "key", "limit", "spec")
+
+    def __init__(self, spec: SessionSpec, *, max_context_tokens: int, now_ns: int, deadline_ns: int = NEVER_NS) -> None:
+        self.spec = spec
+        self.key: SessionKey = (spec.peer, spec.session_id)
+        self.context = list(spec.context)
+        self.cached = 0
+        self.limit = context_limit(spec, max_context_tokens)
+        self.counts = Counter(self.context) if spec.sampling.has_penalties else None
+        self.entry: Entry | None = None
+        self.deadline_ns = deadline_ns
+        self.touch(now_ns)
+
+    @property
+    def position(self) -> int:
+        """Length of the verified context."""
+        return len(self.context)
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be emitted; at least 1 while the session lives."""
+        return self.limit - len(self.context)
+
+    @property
+    def uncached(self) -> int:
+        """Tokens of the context still to be fed; at least 1, the last one."""
+        return len(self.context) - self.cached
+
+    @property
+    def ends_ns(self) -> int:
+        """When the session ends if nothing more is heard of it."""
+        return min(self.expires_ns, self.deadline_ns)
+
+    def touch(self, now_ns: int) -> None:
+        """Start the lease again."""
+        self.expires_ns = now_ns + self.spec.lease_ms * 1_000_000
+
+    def take(self, entry: Entry) -> None:
+        """Wait for a block to be verified, cut to the room there is: one more token always follows the accepted ones.
+
+        Cut by length alone, which depends on nothing that was sampled, so the law is kept (specification 1.5).
+        """
+        usable = self.room - 1
+        if len(entry.token_ids) > usable:
+            entry = replace(entry, token_ids=entry.token_ids[:usable], rows=entry.rows[:usable])
+        self.entry = entry
+
+    def prefilled(self, num_tokens: int) -> None:
+        """`num_tokens` more of the context are in the cache."""
+        self.cached += num_tokens
+
+    def commit(self, draft_token_ids: Sequence[int], num_accepted: int, next_token: int) -> Emission:
+        """Take a step's outcome into the context, up to the first boundary.
+
+        A stop token ends the text, also where the length ends it at the same token; it counts as output. What comes
+        after a boundary is neither emitted nor counted.
+        """
+        emitted: list[int] = []
+        finish, stop = None, None
+        for token in (*draft_token_ids[:num_accepted], next_token):
+            emitted.append(token)
+            if token in self.spec.stop_token_ids:
+                finish, stop = FinishReason.STOP, token
+            elif len(emitted) == self.room:
+                finish = FinishReason.LENGTH
+            if finish is not None:
+                break
+        num_drafted = len(draft_token_ids) if finish is None else min(len(draft_token_ids), len(emitted))
+        self.context += emitted
+        self.cached = len(self.context) - 1
+        if self.counts is not None:
+            self.counts.update(emitted)
+        return Emission(tuple(emitted), min(num_accepted, len(emitted)), num_drafted, finish, stop)
+
+
+def context_limit(spec: SessionSpec, max_context_tokens: int) -> int:
+    """Length at which the session's context ends: prompt and `max_output_tokens`, or the target's limit."""
+    return min(spec.prompt_length + spec.max_output_tokens, max_context_tokens)
