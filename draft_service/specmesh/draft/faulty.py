@@ -1,10 +1,6 @@
 """A fault injector for tests of the mesh: an honest draft with switchable faults. Never run it for real requests.
 
-kind = "faulty"
-[drafter]
-kind = "table"
-settings = { path = "law.npz" }
-nan_at_offset = 1
+For example `kind = "faulty"` and `drafter = { kind = "table", settings = { path = "law.npz" }, nan_at_offset = 1 }`.
 """
 
 import os
