@@ -1,4 +1,4 @@
-"""Check that the committed stubs work with the oldest runtimes supported: run where only the client's wheel is installed.
+"""Check that the committed stubs work with the oldest runtimes supported; only the client's wheel is installed.
 
 A server that refuses and one that answers, over real gRPC; what the client's wheel sends must arrive whole.
 """

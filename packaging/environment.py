@@ -1,7 +1,7 @@
 """Create the virtual environment and install into it; needs Python's standard library only.
 
-`python3 packaging/environment.py FOLDER EXTRA`: third-party packages at the versions of requirements.lock, then SpecMesh
-itself from this checkout, editable. Torch comes first and as a CPU build where there is no GPU to use.
+`python3 packaging/environment.py FOLDER EXTRA`: third-party packages at the versions of requirements.lock, then
+SpecMesh itself from this checkout, editable. Torch comes first and as a CPU build where there is no GPU to use.
 """
 
 import platform
@@ -28,7 +28,7 @@ def main(folder: str, extra: str) -> None:
 
 def check_interpreter() -> None:
     """Stop with what to do when this Python cannot create environments."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  this file runs before anything has checked it
         sys.exit(f"SpecMesh needs Python 3.11 or newer; {sys.executable} is {platform.python_version()}.")
     try:
         import ensurepip  # noqa: F401
@@ -52,7 +52,7 @@ def create(folder: Path) -> Path:
 
 
 def install_torch(python: Path) -> None:
-    """The configured sources' CPU build if they have one; PyTorch's own CPU index on Linux without a GPU; else plain."""
+    """The configured sources' CPU build if they have one; PyTorch's CPU index on Linux without a GPU; else plain."""
     version = torch_version()
     installed = f"import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '{version}')"
     if run(str(python), "-c", installed, quiet=True) == 0:

@@ -3,7 +3,9 @@
 import argparse
 import asyncio
 import os
+import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -20,6 +22,8 @@ def run_service(
     status 2. If the configuration has a `log` section (`LogConfig`) it is obeyed.
     """
     options = _parser(name).parse_args(arguments)
+    if options.exit_with_stdin:
+        threading.Thread(target=_terminate_at_end_of_input, daemon=True).start()
     try:
         config = load_config(
             config_class,
@@ -47,7 +51,19 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, e.g. server.port=50051"
     )
+    parser.add_argument(
+        "--exit-with-stdin",
+        action="store_true",
+        help="drain and end when standard input ends, as it does with a parent",
+    )
     return parser
+
+
+def _terminate_at_end_of_input() -> None:
+    # Works where a parent cannot send SIGTERM (Windows), and when the parent was killed.
+    while sys.stdin.buffer.read(4096):
+        pass
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _overrides(settings: Sequence[str]) -> dict[str, str]:
