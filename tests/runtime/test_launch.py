@@ -21,11 +21,14 @@ class Config(ConfigModel):
 async def serve(config):
     server = MeshServer(config.server, ["example"])
     await server.start()
-    if config.model == "bad":
-        raise ConfigError("model: cannot be loaded")
-    server.set_serving()
-    announce_ready(server.address)
-    await server.serve_until_signalled()
+    try:
+        if config.model == "bad":
+            raise ConfigError("model: cannot be loaded")
+        server.set_serving()
+        announce_ready(server.address)
+        await server.serve_until_signalled()
+    finally:
+        await server.stop(0)
 
 sys.exit(run_service("example", Config, serve))
 """

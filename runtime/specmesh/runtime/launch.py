@@ -38,6 +38,8 @@ def run_service(
     except ConfigError as error:
         sys.stderr.write(f"specmesh {name}: {error}\n")
         return 2
+    except KeyboardInterrupt:  # while a model loads; later it means to drain
+        return 130
     return 0
 
 

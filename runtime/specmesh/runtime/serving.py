@@ -33,6 +33,7 @@ class MeshServer:
         self._counter = CallCounter(config.max_concurrent_calls)
         self._health = health.aio.HealthServicer()
         self._stop_asked = asyncio.Event()
+        self._signals = _StopSignals(self._stop_asked)
         self._becoming_ready: asyncio.Future[None] | None = None
         self.address = ""
         self.draining = self._counter.draining
@@ -65,7 +66,8 @@ class MeshServer:
             ) from None
 
     def set_serving(self) -> None:
-        """The model is loaded: health says SERVING for every name from the loop's next turn on."""
+        """The model is loaded: health says SERVING from the loop's next turn on, and a signal means to drain."""
+        self._signals.listen()
         self._becoming_ready = asyncio.ensure_future(self._set_health(health_pb2.HealthCheckResponse.SERVING))
 
     async def serve_until_signalled(self, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -74,10 +76,9 @@ class MeshServer:
         Drain: NOT_SERVING, new calls get UNAVAILABLE, calls in flight finish, then `on_drain` (what else must end,
         such as sessions on a peer's stream). All within `drain_seconds`; a second signal cuts it short.
         """
-        with _signals(self._stop_asked):
-            await self._stop_asked.wait()
-            self._stop_asked.clear()
-            await self.drain(on_drain)
+        await self._stop_asked.wait()
+        self._stop_asked.clear()
+        await self.drain(on_drain)
 
     async def drain(self, on_drain: Callable[[], Awaitable[None]] | None = None) -> None:
         """Take no new work, finish what is in flight, stop."""
@@ -106,6 +107,7 @@ class MeshServer:
     async def stop(self, grace: float) -> None:
         """Stop; calls still open after `grace` seconds are cancelled."""
         await self.grpc.stop(grace)
+        self._signals.restore()
 
     async def _set_health(self, status: int) -> None:
         for name in ("", *self._names):
@@ -159,7 +161,7 @@ def _add_channelz(server: grpc.aio.Server) -> None:
     channelz.add_channelz_servicer(server)
 
 
-class _signals:  # noqa: N801  used as a statement, as a context manager of the standard library is
+class _StopSignals:
     """Sets an event on SIGTERM and SIGINT; elsewhere than in the main thread there is nothing to listen to."""
 
     def __init__(self, event: asyncio.Event) -> None:
@@ -167,14 +169,17 @@ class _signals:  # noqa: N801  used as a statement, as a context manager of the 
         self._loop = asyncio.get_running_loop()
         self._before: dict[int, object] = {}
 
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
+    def listen(self) -> None:
+        """From now on; before, while a model loads, a signal ends the process at once."""
+        if not self._before and threading.current_thread() is threading.main_thread():
             # signal.signal and not loop.add_signal_handler, which Windows does not have.
             self._before = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._loop.call_soon_threadsafe(self._event.set)
 
-    def __exit__(self, *exc_info: object) -> None:
+    def restore(self) -> None:
+        """As it was before `listen`."""
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        self._before = {}
