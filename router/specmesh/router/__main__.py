@@ -1,0 +1,112 @@
+"""`python -m specmesh.router`: one router."""
+
+import asyncio
+import logging
+import sys
+from functools import partial
+
+from specmesh.router.config import RouterConfig
+from specmesh.router.drafts import Drafts
+from specmesh.router.limits import Gate
+from specmesh.router.policies import Policy, make_policy
+from specmesh.router.registration import Target
+from specmesh.router.service import SERVICE_NAME, RouterServicer
+from specmesh.router.step import Mesh
+from specmesh.router.text import Tokenizer
+from specmesh.router.verifier_replica import TokenizerFiles
+from specmesh.router.verifiers import Verifiers
+from specmesh.runtime.config import ConfigError
+from specmesh.runtime.launch import run_service
+from specmesh.runtime.serving import MeshServer, announce_ready
+from specmesh.runtime.streams import channel
+from specmesh.v1 import router_service_pb2_grpc as pb_grpc
+
+_log = logging.getLogger(__name__)
+
+
+class Router:
+    """The parts of a router, put together. Create it inside the running event loop."""
+
+    def __init__(self, config: RouterConfig) -> None:
+        connect = partial(
+            channel,
+            tls=config.tls,
+            keepalive_seconds=config.server.keepalive_seconds,
+            max_message_bytes=config.server.max_message_bytes,
+        )
+        limits = config.limits
+        gate = Gate("limits.max_sessions", limits.max_sessions, limits.max_queued, limits.retry_seconds)
+        self.drafts = Drafts(config, connect=connect)
+        self.verifiers = Verifiers(config, connect=connect, retarget=self._retarget)
+        mesh = Mesh(_policy(config), self.drafts, self.verifiers, num_sessions=lambda: gate.num_inside)
+        self.servicer = RouterServicer(config, mesh, gate)
+
+    def _retarget(self, target: Target, files: TokenizerFiles) -> None:
+        if self.servicer.tokenizer is not None:
+            self.servicer.tokenizer.close()
+        self.servicer.tokenizer = _tokenizer(files)
+        self.drafts.retarget(target)
+        _log.info("serving a model", extra={"model": target.name, "fingerprint": target.fingerprint})
+
+
+def _policy(config: RouterConfig) -> Policy:
+    try:
+        return make_policy(config.policy.name, seed=config.policy.seed, settings=config.policy.settings)
+    except ValueError as error:
+        raise ConfigError(f"policy.name: {error}") from None
+
+
+def _tokenizer(files: TokenizerFiles) -> Tokenizer | None:
+    if not files.tokenizer_json:
+        return None
+    try:
+        return Tokenizer(
+            files.tokenizer_json,
+            chat_template=files.chat_template,
+            special_tokens=files.special_tokens,
+            eos_token_ids=sorted(files.eos_token_ids),
+        )
+    except ValueError as error:
+        _log.error("text is not served, token ids are", extra={"reason": str(error)})
+        return None
+
+
+async def serve(config: RouterConfig) -> None:
+    """Serve until told to stop. Health answers NOT_SERVING until a verifier has been registered."""
+    router = Router(config)
+    server = MeshServer(config.server, [SERVICE_NAME])
+    pb_grpc.add_RouterServiceServicer_to_server(router.servicer, server.grpc)  # type: ignore[no-untyped-call]
+    await server.start()
+    tasks = [
+        asyncio.create_task(router.verifiers.run()),
+        asyncio.create_task(router.drafts.run()),
+        asyncio.create_task(_announce(router, server)),
+        asyncio.create_task(server.serve_until_signalled()),
+    ]
+    try:
+        await _first_to_end(tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.stop(0)
+
+
+async def _announce(router: Router, server: MeshServer) -> None:
+    await router.verifiers.ready.wait()
+    server.set_serving()
+    announce_ready(server.address)
+
+
+async def _first_to_end(tasks: list["asyncio.Task[None]"]) -> None:
+    """Until the server has drained; a part that fails before ends the process with its error."""
+    serving = tasks[-1]
+    pending = set(tasks)
+    while serving in pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+
+if __name__ == "__main__":
+    sys.exit(run_service("router", RouterConfig, serve))

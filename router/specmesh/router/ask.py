@@ -1,0 +1,77 @@
+"""What a replica is asked for and what becomes of it: by a session, or by a probe on nobody's behalf."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from specmesh.router.block import ArrivingBlock
+from specmesh.runtime.context import context_hash
+from specmesh.runtime.types import DraftAsk, Rule, Sampling
+
+
+class Ending(Enum):
+    """How the wait for a block ended."""
+
+    COMPLETE = auto()
+    CUT = auto()
+    """At its deadline, or by a malformed piece."""
+    FAILED = auto()
+    CONTEXT_FULL = auto()
+    """The draft's context is shorter than the session."""
+
+
+class AskSource(Protocol):
+    """What a replica needs of a session."""
+
+    session_id: int
+    traceparent: str
+
+    @property
+    def context(self) -> Sequence[int]:
+        """Its tokens; only ever appended to."""
+
+    def ask(self, delta_start: int, block_length: int, block_deadline_ms: int) -> DraftAsk:
+        """An entry at the session's present position with the context's tokens from `delta_start` on."""
+
+
+@dataclass(slots=True)
+class Ask:
+    """One entry that waits for its answer."""
+
+    source: AskSource
+    block: ArrivingBlock
+    done: asyncio.Future[Ending]
+    deadline: float
+    opened: bool = False
+
+    def finish(self, ending: Ending) -> None:
+        """Wake the session, once."""
+        if not self.done.done():
+            self.done.set_result(ending)
+
+
+class Probe:
+    """A session of nobody: one token, one greedy draft. It says whether a replica answers, and nothing of a context."""
+
+    def __init__(self) -> None:
+        self.session_id = secrets.randbits(64)
+        self.context: Sequence[int] = (0,)
+        self.traceparent = ""
+
+    def ask(self, delta_start: int, block_length: int, block_deadline_ms: int) -> DraftAsk:
+        """The entry."""
+        return DraftAsk(
+            session_id=self.session_id,
+            position=1,
+            context_hash=context_hash(self.context),
+            delta_token_ids=tuple(self.context[delta_start:]),
+            block_length=block_length,
+            sampling=Sampling(temperature=0.0),
+            rule=Rule.COUPLED,
+            draft_key=0,
+            prompt_length=1,
+            block_deadline_ms=block_deadline_ms,
+        )

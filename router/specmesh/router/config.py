@@ -1,0 +1,119 @@
+"""What a router can be told."""
+
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from specmesh.router.policies.settings import PolicySettings
+from specmesh.runtime.config import ClientTls, ConfigModel, LogConfig, ServerConfig
+
+Name = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
+
+
+class PoolConfig(ConfigModel):
+    """Replicas that draft with one model. A pool that is not trusted serves COUPLED, greedy and one-hot blocks only."""
+
+    name: str = Name
+    addresses: tuple[str, ...] = Field(min_length=1)
+    """`host:port`, or `dns:///name:port` for every address behind a name."""
+    trust: Literal["full", "untrusted"] = "full"
+
+
+class PolicyConfig(ConfigModel):
+    """Which policy chooses arm and length, and where its randomness starts."""
+
+    name: str = "ucb1"
+    seed: int = Field(default=0, ge=0)
+    settings: PolicySettings = PolicySettings()
+
+
+class DraftsConfig(ConfigModel):
+    """How long a block may take and what happens to a draft that does not keep to it."""
+
+    block_deadline_ms: float = Field(default=500.0, gt=0)
+    """Upper bound of a block's deadline, and the deadline of an arm whose time is not known."""
+    min_deadline_ms: float = Field(default=25.0, gt=0)
+    deadline_multiple: float = Field(default=4.0, ge=1)
+    """A block may take this multiple of its arm's recent time."""
+    max_row: int = Field(default=0, ge=0, le=65_536)
+    """Ids per row at most; 0 leaves it to the draft service."""
+    cooldown_seconds: float = Field(default=0.25, gt=0)
+    """First pause of a replica that failed; doubled by each further failure."""
+    max_cooldown_seconds: float = Field(default=10.0, gt=0, le=25.0)
+    late_blocks: int = Field(default=4, ge=1)
+    """So many blocks in a row cut at the deadline are a failure; one of which nothing arrived always is."""
+
+
+class SessionsConfig(ConfigModel):
+    """How sessions live in verifiers."""
+
+    lease_ms: int = Field(default=30_000, ge=100)
+    """A verifier frees what this router left behind after so long."""
+    max_resumes: int = Field(default=5, ge=0)
+    """Verifiers that one session may lose."""
+    resume_seconds: float = Field(default=5.0, ge=0)
+    """How long a session that lost its verifier waits for another one."""
+    max_concurrent_opens: int = Field(default=16, ge=1)
+    """Contexts on their way into verifiers at a time; sessions that resume go first."""
+
+
+class LimitsConfig(ConfigModel):
+    """What one router takes on."""
+
+    max_sessions: int = Field(default=1024, ge=1)
+    max_queued: int = Field(default=1024, ge=0)
+    """Requests that wait for a session to end; more are refused with RESOURCE_EXHAUSTED."""
+    max_sessions_per_caller: int = Field(default=0, ge=0)
+    """Sessions and waiting requests of one caller; 0 is no limit. Without authentication a caller is a host."""
+    retry_seconds: float = Field(default=1.0, ge=0)
+    """What a refused caller is asked to wait."""
+    max_text_bytes: int = Field(default=1024 * 1024, ge=1)
+    """UTF-8 bytes of a text or of all messages of a chat."""
+    max_unread_bytes: int = Field(default=256 * 1024, ge=1024)
+    """Output of one stream that its client has not read; the session waits at this bound."""
+    require_deadline: bool = True
+
+
+class CallerConfig(ConfigModel):
+    """One caller known by a bearer token. Where no caller is configured everybody may do everything."""
+
+    name: str = Name
+    token: SecretStr
+    pools: tuple[str, ...] | None = None
+    """Pools that this caller's contexts may reach; absent: all."""
+    roles: frozenset[Literal["debug", "operator"]] = frozenset()
+    max_priority: int = Field(default=0, ge=-10, le=10)
+    max_sessions: int | None = Field(default=None, ge=1)
+    """Instead of limits.max_sessions_per_caller."""
+
+
+class RouterConfig(ConfigModel):
+    """Configuration of `specmesh router`."""
+
+    server: ServerConfig = ServerConfig()
+    log: LogConfig = LogConfig()
+    tls: ClientTls | None = None
+    """Towards verifiers and drafts."""
+    verifiers: tuple[str, ...] = Field(min_length=1)
+    pools: tuple[PoolConfig, ...] = ()
+    model_name: str = ""
+    """Name for `GenerateRequest.model`; empty: what the verifier calls its model."""
+    workloads: frozenset[str] = frozenset()
+    """Values that `GenerateRequest.workload` may have."""
+    policy: PolicyConfig = PolicyConfig()
+    drafts: DraftsConfig = DraftsConfig()
+    sessions: SessionsConfig = SessionsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    callers: tuple[CallerConfig, ...] = ()
+    discovery_seconds: float = Field(default=5.0, gt=0)
+    """Interval at which names are resolved again."""
+
+    @model_validator(mode="after")
+    def _names_are_unique_and_known(self) -> Self:
+        names = [pool.name for pool in self.pools]
+        if len(set(names)) != len(names):
+            raise ValueError("pools: two pools have the same name")
+        unknown = {pool for caller in self.callers for pool in caller.pools or ()} - set(names)
+        if unknown:
+            raise ValueError(f"callers: no such pool: {', '.join(sorted(unknown))}")
+        return self

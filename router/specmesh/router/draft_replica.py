@@ -1,0 +1,275 @@
+"""One replica of a draft service: its connection, the blocks that are on their way from it, its health."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import grpc.aio
+
+from specmesh.router.ask import Ask, AskSource, Ending, Probe
+from specmesh.router.block import ArrivingBlock, DraftWork, MalformedAnswer
+from specmesh.router.health import ReplicaHealth
+from specmesh.router.link import Link, StreamEnded
+from specmesh.router.registration import Target, draft_fault, needs_vocabulary
+from specmesh.runtime.errors import Overloaded
+from specmesh.runtime.types import ArmState, EntryErrorReason, ServiceInfo
+from specmesh.runtime.wire import (
+    DRAFT_END_FROM_PROTO,
+    ENTRY_ERROR_FROM_PROTO,
+    draft_ask_to_entry,
+    service_info_from_proto,
+    token_chunks,
+)
+from specmesh.v1 import draft_service_pb2 as pb
+from specmesh.v1.draft_service_pb2_grpc import DraftServiceStub
+
+_log = logging.getLogger(__name__)
+
+INLINE_TOKENS = 1024
+"""A context not yet sent goes with the entry up to this length; a longer one when the replica asks for it."""
+REGISTRATION_SECONDS = 10.0
+
+
+class DraftReplica:
+    """Connects, introduces itself to the arm registry, serves asks; reconnects until it is cancelled."""
+
+    def __init__(
+        self,
+        pool: str,
+        address: str,
+        *,
+        connect: Callable[[str], grpc.aio.Channel],
+        target: Target,
+        health: ReplicaHealth,
+        probe_seconds: float,
+        joined: Callable[["DraftReplica"], None],
+    ) -> None:
+        """`joined` is called with `info` set when the replica has been found to fit, before it serves."""
+        self.pool = pool
+        self.address = address
+        self.health = health
+        self.info: ServiceInfo | None = None
+        self.epoch = 0
+        """Counts connections: what an earlier one was sent is not known to be held."""
+        self.num_sessions = 0
+        """Sessions whose cache is here, for balancing."""
+        self._connect = connect
+        self._target = target
+        self._probe_seconds = probe_seconds
+        self._joined = joined
+        self._link: Link[pb.DraftRequestEntry] | None = None
+        self._stub: DraftServiceStub | None = None
+        self._asks: dict[int, Ask] = {}
+        self._opening: dict[int, asyncio.Task[None]] = {}
+        self._unwell = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                async with self._connect(self.address) as channel:
+                    await self._serve(channel)
+            except (grpc.aio.AioRpcError, StreamEnded) as error:
+                reason = error.code().name if isinstance(error, grpc.aio.AioRpcError) else str(error)
+                self.health.disconnected(time.monotonic(), f"connection lost: {reason}")
+                _log.warning("draft lost", extra=self._names() | {"reason": reason})
+            await asyncio.sleep(max(self.health.retry_at - time.monotonic(), 0.0))
+            if self.health.state is ArmState.COOLING:
+                self.health.probe()
+
+    async def _serve(self, channel: grpc.aio.Channel) -> None:
+        self._stub = DraftServiceStub(channel)  # type: ignore[no-untyped-call]
+        if not await self._register():
+            return
+        self.epoch += 1
+        self._link = Link(self._stub.Draft(), _frame, self._receive)
+        keeper = asyncio.create_task(self._keep_well())
+        try:
+            await self._link.run()
+        finally:
+            self._link = None
+            for task in (keeper, *self._opening.values()):
+                task.cancel()
+            for ask in self._asks.values():
+                ask.finish(Ending.FAILED)
+
+    async def _register(self) -> bool:
+        assert self._stub is not None
+        info = await self._get_info(want_vocabulary=False)
+        if needs_vocabulary(info, self._target.info):
+            info = await self._get_info(want_vocabulary=True)
+        fault = draft_fault(info, self._target.info)
+        if fault:
+            self.health.incompatible(time.monotonic(), fault)
+            _log.error("draft is incompatible", extra=self._names() | {"reason": fault})
+            return False
+        self.info = info
+        self._joined(self)
+        return self.health.state is not ArmState.QUARANTINED
+
+    async def _get_info(self, *, want_vocabulary: bool) -> ServiceInfo:
+        assert self._stub is not None
+        request = pb.DraftServiceGetInfoRequest(want_vocabulary=want_vocabulary)
+        response = await self._stub.GetInfo(request, timeout=REGISTRATION_SECONDS)
+        return service_info_from_proto(response.info)
+
+    async def _keep_well(self) -> None:
+        """Try the replica away from every session, at first and after each pause."""
+        while True:
+            if self.health.state is ArmState.COOLING:
+                await asyncio.sleep(max(self.health.retry_at - time.monotonic(), 0.0))
+                self.health.probe()
+            if self.health.state is ArmState.PROBING:
+                await self._probe()
+                continue
+            self._unwell.clear()
+            await self._unwell.wait()
+
+    async def _probe(self) -> None:
+        probe = Probe()
+        ending, _ = await self.draft(probe, 1, delta_start=0, seconds=self._probe_seconds)
+        self.close(probe.session_id)
+        if ending is Ending.COMPLETE:
+            self.health.recover()
+            _log.info("draft ready", extra=self._names())
+        else:
+            self.fail("the probe was not answered in time")
+
+    async def draft(
+        self, source: AskSource, length: int, *, delta_start: int, seconds: float
+    ) -> tuple[Ending, ArrivingBlock]:
+        """Ask for a block and wait for it, `seconds` at most; the block holds what has arrived by then."""
+        loop = asyncio.get_running_loop()
+        block = ArrivingBlock(len(source.context), length)
+        ask = Ask(source, block, loop.create_future(), loop.time() + seconds)
+        if not self._send(ask, delta_start, seconds):
+            return Ending.FAILED, block
+        self._asks[source.session_id] = ask
+        timer = loop.call_at(ask.deadline, ask.finish, Ending.CUT)
+        try:
+            return await ask.done, block
+        finally:
+            timer.cancel()
+            self._asks.pop(source.session_id, None)
+
+    def close(self, session_id: int) -> None:
+        """Let the replica forget a session."""
+        opening = self._opening.get(session_id)
+        if opening is not None:
+            opening.cancel()
+        if self._link is not None:
+            try:
+                self._link.send(pb.DraftRequestEntry(session_id=session_id, close=True))
+            except Overloaded:
+                self.fail("does not read its stream")
+
+    def fail(self, reason: str) -> None:
+        """Something went wrong with a block: pause, then probe."""
+        self.health.fail(time.monotonic(), reason)
+        self._unwell.set()
+
+    def late(self) -> None:
+        """A block was cut at its deadline with something in it."""
+        self.health.late(time.monotonic())
+        self._unwell.set()
+
+    def quarantine(self, reason: str) -> None:
+        """No more work for what this process serves."""
+        self.health.quarantine(reason)
+
+    def _send(self, ask: Ask, delta_start: int, seconds: float) -> bool:
+        if self._link is None:
+            return False
+        milliseconds = max(round(seconds * 1000), 1)
+        message = ask.source.ask(delta_start, ask.block.length, milliseconds)
+        try:
+            entry = draft_ask_to_entry(message, remaining_ms=milliseconds, traceparent=ask.source.traceparent)
+            self._link.send(entry)
+        except Overloaded:
+            self.fail("does not read its stream")
+            return False
+        return True
+
+    def _receive(self, frame: pb.DraftResponse) -> None:
+        for entry in frame.entries:
+            ask = self._asks.get(entry.session_id)
+            # Answers to an earlier position come from blocks that were cut: what is in them was never drafted.
+            if ask is not None and entry.position == ask.block.position:
+                self._answer(ask, entry)
+        if frame.draining:
+            self.health.drain()
+
+    def _answer(self, ask: Ask, entry: pb.DraftResponseEntry) -> None:
+        event = entry.WhichOneof("event")
+        if event == "tokens":
+            self._take_tokens(ask, entry.tokens)
+        elif event == "end":
+            end = entry.end
+            work = DraftWork(end.queue_ns, end.compute_ns, end.batch_size)
+            ask.block.end(DRAFT_END_FROM_PROTO.get(end.reason), work)
+            ask.finish(Ending.COMPLETE)
+        elif event == "context_needed":
+            self._open(ask, entry.context_needed.have_length)
+        elif event == "error":
+            self._take_error(ask, ENTRY_ERROR_FROM_PROTO.get(entry.error.reason))
+        else:
+            self.fail("an answer that nobody asked for")
+            ask.finish(Ending.CUT)
+
+    def _take_tokens(self, ask: Ask, tokens: pb.DraftedTokens) -> None:
+        try:
+            ask.block.add(tokens.offset, list(tokens.token_ids), list(tokens.rows))
+        except MalformedAnswer as error:
+            self.fail(str(error))
+            ask.finish(Ending.CUT)
+
+    def _take_error(self, ask: Ask, reason: EntryErrorReason | None) -> None:
+        if reason in (EntryErrorReason.UNKNOWN_SESSION, EntryErrorReason.CONTEXT_MISMATCH):
+            self._open(ask, 0)
+        elif reason is EntryErrorReason.CONTEXT_TOO_LONG:
+            ask.finish(Ending.CONTEXT_FULL)
+        elif reason is EntryErrorReason.DRAINING:
+            self.health.drain()
+            ask.finish(Ending.FAILED)
+        else:
+            self.fail(f"entry failed: {reason.name if reason else 'unknown reason'}")
+            ask.finish(Ending.FAILED)
+
+    def _open(self, ask: Ask, have_length: int) -> None:
+        """Send the context from `have_length` on outside the stream, then the entry again; once for each ask."""
+        if ask.opened or have_length > ask.block.position or ask.source.session_id in self._opening:
+            self.fail("asked for a context twice")
+            ask.finish(Ending.FAILED)
+            return
+        ask.opened = True
+        session_id = ask.source.session_id
+        task = asyncio.create_task(self._bring_context(ask, have_length))
+        self._opening[session_id] = task
+        task.add_done_callback(lambda _: self._opening.pop(session_id, None))
+
+    async def _bring_context(self, ask: Ask, start: int) -> None:
+        assert self._stub is not None
+        position = ask.block.position
+        header = pb.DraftOpenHeader(session_id=ask.source.session_id, start=start, length=position)
+        chunks = token_chunks(ask.source.context[start:position])
+        messages = [
+            pb.DraftServiceOpenRequest(header=header if index == 0 else None, token_ids=chunk)
+            for index, chunk in enumerate(chunks)
+        ]
+        try:
+            await self._stub.Open(iter(messages))
+        except grpc.aio.AioRpcError as error:
+            self.fail(f"context refused: {error.code().name}")
+            ask.finish(Ending.FAILED)
+            return
+        left = ask.deadline - asyncio.get_running_loop().time()
+        if not ask.done.done() and not self._send(ask, position, left):
+            ask.finish(Ending.FAILED)
+
+    def _names(self) -> dict[str, object]:
+        return {"pool": self.pool, "address": self.address}
+
+
+def _frame(entries: list[pb.DraftRequestEntry]) -> pb.DraftRequest:
+    return pb.DraftRequest(entries=entries)

@@ -1,0 +1,35 @@
+"""A step as a client with the debug role sees it."""
+
+from google.protobuf.duration_pb2 import Duration
+
+from specmesh.router.drafts import Drafted
+from specmesh.router.timing import StepNanoseconds
+from specmesh.runtime.types import FallbackReason, StepResult
+from specmesh.v1 import router_service_pb2 as pb
+
+
+def report_step(
+    drafted: Drafted, result: StepResult, fallback: FallbackReason | None, spent: StepNanoseconds
+) -> pb.StepReport:
+    """`arm` is the one that was asked, also when nothing of it could be used."""
+    return pb.StepReport(
+        arm=drafted.arm.name if drafted.arm else "",
+        drafted_count=result.num_drafted,
+        accepted_count=result.num_accepted,
+        emitted_count=len(result.token_ids),
+        fallback_reason=pb.FallbackReason.Value(f"FALLBACK_REASON_{fallback.name}") if fallback else None,
+        timing=pb.StepTiming(
+            total=_duration(spent.total),
+            draft=_duration(spent.draft),
+            network=_duration(spent.network),
+            queue=_duration(spent.queue),
+            forward=_duration(spent.forward),
+            verify=_duration(spent.verify),
+            router=_duration(spent.router),
+        ),
+        reward=result.reward,
+    )
+
+
+def _duration(nanoseconds: int) -> Duration:
+    return Duration(seconds=nanoseconds // 1_000_000_000, nanos=nanoseconds % 1_000_000_000)

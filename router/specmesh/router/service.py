@@ -1,0 +1,203 @@
+"""The public API: translation only. A request becomes a plan, a plan a session, a session's output events."""
+
+import asyncio
+import logging
+import math
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+
+from specmesh.router.callers import OPERATOR, Caller, Callers
+from specmesh.router.config import RouterConfig
+from specmesh.router.generation import generate
+from specmesh.router.limits import CallerQuota, Gate
+from specmesh.router.listing import list_arms
+from specmesh.router.output import Output
+from specmesh.router.request import Offer, Plan, plan_request
+from specmesh.router.session import Session
+from specmesh.router.step import Mesh
+from specmesh.router.text import Tokenizer
+from specmesh.runtime.errors import InvalidValue, NoVerifier, UnknownModel
+from specmesh.runtime.logs import log_context
+from specmesh.runtime.philox import draw_key
+from specmesh.runtime.unknown_fields import refuse_unknown_fields
+from specmesh.runtime.wire import RULE_TO_PROTO
+from specmesh.v1 import router_service_pb2 as pb
+from specmesh.v1 import router_service_pb2_grpc as pb_grpc
+
+if TYPE_CHECKING:
+    # Generic in its stub only.
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+SERVICE_NAME = "specmesh.v1.RouterService"
+INLINE_TEXT_BYTES = 16 * 1024
+"""Longer texts, and chats, are tokenized in a thread."""
+TEXT_FEATURES = ("text", "chat", "stop.strings")
+FEATURES = (
+    "tokens", "continuation_token_ids", "sampling.temperature", "sampling.top_p", "sampling.top_k", "sampling.min_p",
+    "sampling.repetition_penalty", "sampling.presence_penalty", "sampling.frequency_penalty", "sampling.logit_bias",
+    "sampling.seed", "sampling.rule", "stop.max_output_tokens", "stop.token_ids", "stop.ignore_eos", "draft.mode",
+    "draft.arms", "draft.max_block_length", "output.logprobs", "output.min_chunk_interval", "output.unary",
+    "output.step_reports", "priority", "workload",
+)  # fmt: skip
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+
+_log = logging.getLogger(__name__)
+
+
+class RouterServicer(pb_grpc.RouterServiceServicer):
+    """Generate, ListModels, ListDrafts."""
+
+    def __init__(self, config: RouterConfig, mesh: Mesh, gate: Gate, *, draw: Callable[[], int] = draw_key) -> None:
+        """`gate` bounds the sessions; `draw` gives 64-bit keys."""
+        self._config = config
+        self._mesh = mesh
+        self._gate = gate
+        self._draw = draw
+        self._callers = Callers(config)
+        self._quota = CallerQuota(config.limits.retry_seconds)
+        self._untrusted = frozenset(pool.name for pool in config.pools if pool.trust == "untrusted")
+        self.tokenizer: Tokenizer | None = None
+        """Of the target served; None when its ids have no text."""
+
+    async def Generate(  # noqa: N802  the name is the method's on the wire
+        self, request: pb.GenerateRequest, context: "Context"
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """One generation. Raises a `MeshError` that says what is wrong with the request, or why it cannot be served."""
+        metadata = _metadata(context)
+        caller = self._callers.identify(metadata, context.peer())
+        until = self._deadline(context)
+        plan = await self._plan(request, caller)
+        traceparent, trace_id = _trace(metadata)
+        with self._quota.hold(caller), log_context(request_id=plan.request_id, trace_id=trace_id):
+            async with self._gate.turn(plan.priority):
+                session = self._session(plan, traceparent)
+                async with aclosing(self._run(session, until)) as events:
+                    async for event in events:
+                        yield event
+            _log.info("generated", extra=_figures(session))
+
+    async def _run(self, session: Session, until: float) -> AsyncGenerator[pb.GenerateResponse]:
+        """The session's events, while its steps run beside them; both end together."""
+        text = self.tokenizer.stream(session.plan.stop_strings) if self.tokenizer else None
+        output = Output(session, text, self._started(session), self._config.limits.max_unread_bytes)
+        steps = asyncio.create_task(generate(session, self._mesh, output, until))
+        steps.add_done_callback(lambda task: _tell(output, task))
+        try:
+            async with aclosing(output.events()) as events:
+                async for event in events:
+                    yield event
+        finally:
+            steps.cancel()
+            await asyncio.gather(steps, return_exceptions=True)
+
+    async def _plan(self, request: pb.GenerateRequest, caller: Caller) -> Plan:
+        offer = self._offer()
+        if request.HasField("chat") or len(request.text) > INLINE_TEXT_BYTES:
+            return await asyncio.to_thread(plan_request, request, caller, offer)
+        return plan_request(request, caller, offer)
+
+    def _offer(self) -> Offer:
+        target = self._mesh.verifiers.target
+        if target is None:
+            raise NoVerifier("no verifier has been reached yet")
+        return Offer(
+            target=target,
+            text=self.tokenizer,
+            arms=tuple(record.facts for record in self._mesh.drafts.arms.values()),
+            untrusted_pools=self._untrusted,
+            workloads=self._config.workloads,
+            max_text_bytes=self._config.limits.max_text_bytes,
+        )
+
+    def _deadline(self, context: "Context") -> float:
+        """When the client stops waiting, on the monotonic clock."""
+        remaining = context.time_remaining()
+        if remaining is None:
+            if self._config.limits.require_deadline:
+                raise InvalidValue("deadline", "a gRPC deadline is required")
+            return math.inf
+        return time.monotonic() + float(remaining)
+
+    def _session(self, plan: Plan, traceparent: str) -> Session:
+        info = self._offer().target.info
+        return Session(
+            plan,
+            session_id=secrets.randbits(64),
+            max_context_tokens=info.max_context_tokens,
+            max_block_length=info.max_block_length,
+            draw_key=self._draw,
+            max_row=self._config.drafts.max_row,
+            traceparent=traceparent,
+        )
+
+    def _started(self, session: Session) -> pb.GenerationStarted:
+        target = self._offer().target
+        return pb.GenerationStarted(
+            request_id=session.plan.request_id,
+            model=target.name,
+            model_fingerprint=target.fingerprint,
+            seed=session.seed,
+            rule=RULE_TO_PROTO[session.plan.rule],
+        )
+
+    async def ListModels(  # noqa: N802
+        self, request: pb.ListModelsRequest, context: "Context"
+    ) -> pb.ListModelsResponse:
+        """The target served."""
+        refuse_unknown_fields(request)
+        self._callers.identify(_metadata(context), context.peer())
+        target = self._offer().target
+        model = pb.Model(
+            name=target.name,
+            fingerprint=target.fingerprint,
+            max_context_tokens=target.info.max_context_tokens,
+            vocabulary_size=target.info.vocabulary_size,
+            features=sorted(FEATURES + (TEXT_FEATURES if self.tokenizer else ())),
+        )
+        return pb.ListModelsResponse(models=[model])
+
+    async def ListDrafts(  # noqa: N802
+        self, request: pb.ListDraftsRequest, context: "Context"
+    ) -> pb.ListDraftsResponse:
+        """Every arm. Needs the operator role."""
+        refuse_unknown_fields(request)
+        self._callers.identify(_metadata(context), context.peer()).require(OPERATOR)
+        if request.model not in ("", self._offer().target.name):
+            raise UnknownModel("model: not served here; ListModels names what is")
+        return pb.ListDraftsResponse(arms=list_arms(self._mesh.drafts, time.monotonic()))
+
+
+def _tell(output: Output, steps: "asyncio.Task[None]") -> None:
+    """Hand the failure of the steps to whoever waits for the output."""
+    if not steps.cancelled() and (error := steps.exception()) is not None:
+        output.fail(error)
+
+
+def _metadata(context: "Context") -> Mapping[str, str | bytes]:
+    return dict(context.invocation_metadata() or ())
+
+
+def _trace(metadata: Mapping[str, str | bytes]) -> tuple[str, str]:
+    """The caller's W3C traceparent and its trace id; both empty when there is none that is valid."""
+    given = metadata.get("traceparent", "")
+    match = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
+    return (match[0], match[1]) if match else ("", "")
+
+
+def _figures(session: Session) -> dict[str, object]:
+    usage = session.usage
+    return {
+        "finish_reason": session.finish_reason.value if session.finish_reason else "",
+        "rule": session.plan.rule.value,
+        "num_input": usage.num_input,
+        "num_output": usage.num_output,
+        "num_drafted": usage.num_drafted,
+        "num_accepted": usage.num_accepted,
+        "num_steps": usage.num_steps,
+    }

@@ -1,0 +1,65 @@
+"""THE step: choose an arm and a length, get its block by the deadline, verify, commit, stream, observe."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specmesh.router.drafts import Drafts
+from specmesh.router.output import Output
+from specmesh.router.policies import ArmView, Choice, Policy, StepObservation, StepView
+from specmesh.router.reports import report_step
+from specmesh.router.session import Session
+from specmesh.router.timing import StepNanoseconds, Stopwatch
+from specmesh.router.verifiers import Verifiers
+from specmesh.runtime.types import StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """What steps work with."""
+
+    policy: Policy
+    drafts: Drafts
+    verifiers: Verifiers
+    num_sessions: Callable[[], int]
+
+
+async def step(session: Session, mesh: Mesh, output: Output) -> None:
+    """One step of one session. Raises a `MeshError` when the session cannot go on."""
+    watch = Stopwatch()
+    arms = mesh.drafts.views(session)
+    choice = mesh.policy.choose(view_step(session, arms, mesh.num_sessions()))
+    drafted = await mesh.drafts.block(session, choice, arms)
+    with watch.round_trip:
+        result = await mesh.verifiers.verify(session, drafted.block)
+    result = output.cut_at_stop(result)
+    session.commit(result)
+    fallback = mesh.drafts.learn(session, drafted, result)
+    spent = watch.split(drafted.wait_ns, drafted.work, result.timing)
+    output.add(result, report_step(drafted, result, fallback, spent) if session.plan.step_reports else None)
+    mesh.policy.observe(observe_step(session, choice, result, spent))
+
+
+def view_step(session: Session, arms: tuple[ArmView, ...], num_sessions: int) -> StepView:
+    """What the policy may know before it chooses."""
+    return StepView(
+        session_id=session.session_id,
+        position=session.position,
+        max_block_length=session.max_block_length,
+        arms=arms,
+        greedy=session.plan.sampling.greedy,
+        workload=session.plan.workload,
+        num_sessions=num_sessions,
+    )
+
+
+def observe_step(session: Session, choice: Choice, result: StepResult, spent: StepNanoseconds) -> StepObservation:
+    """What the policy learns from a committed step."""
+    return StepObservation(
+        session_id=session.session_id,
+        choice=choice,
+        num_drafted=result.num_drafted,
+        num_accepted=result.num_accepted,
+        num_emitted=len(result.token_ids),
+        seconds=spent.seconds(),
+        ended=session.finish_reason is not None,
+    )

@@ -1,0 +1,189 @@
+"""One verifier: its connection, the sessions that sit there, the steps that wait for their outcome."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc.aio
+
+from specmesh.router.link import Link, StreamEnded
+from specmesh.router.registration import contract_fault
+from specmesh.runtime.contract import PEER_METADATA_KEY
+from specmesh.runtime.errors import Overloaded
+from specmesh.runtime.types import Block, EntryFailure, ServiceInfo, SessionSpec, StepResult
+from specmesh.runtime.wire import (
+    block_to_entry,
+    entry_failure_from_proto,
+    service_info_from_proto,
+    step_result_from_entry,
+    verify_open_messages,
+)
+from specmesh.v1 import verifier_service_pb2 as pb
+from specmesh.v1.verifier_service_pb2_grpc import VerifierServiceStub
+
+_log = logging.getLogger(__name__)
+
+REGISTRATION_SECONDS = 30.0
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+class VerifierLost(Exception):
+    """The connection is gone; whether the step was done is not known, and did not depend on its outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """What a verifier sends of its tokenizer; `tokenizer_json` is empty when ids have no text."""
+
+    tokenizer_json: bytes
+    chat_template: str
+    special_tokens: dict[str, str]
+    eos_token_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a verifier says of itself when it is registered."""
+
+    info: ServiceInfo
+    tokenizer: TokenizerFiles
+
+
+class Registry(Protocol):
+    """Decides whether a verifier may serve."""
+
+    def admit(self, replica: "VerifierReplica", introduction: Introduction) -> str:
+        """Why not; empty when it may."""
+
+
+class VerifierReplica:
+    """Connects, registers, carries steps; reconnects until it is cancelled."""
+
+    def __init__(
+        self, address: str, *, peer: str, connect: Callable[[str], grpc.aio.Channel], registry: Registry
+    ) -> None:
+        """`peer` names this router process: the same on the stream and on every `Open`."""
+        self.address = address
+        self.num_sessions = 0
+        self.draining = False
+        self.fault = "not connected yet"
+        """Why no session can sit here; empty when one can."""
+        self._peer = peer
+        self._connect = connect
+        self._registry = registry
+        self._link: Link[pb.VerifyRequestEntry] | None = None
+        self._stub: VerifierServiceStub | None = None
+        self._waiting: dict[int, tuple[int, asyncio.Future[StepResult | EntryFailure]]] = {}
+        self._orphans: set[int] = set()
+        self._pause = FIRST_PAUSE_SECONDS
+
+    @property
+    def connected(self) -> bool:
+        """Whether a stream is open."""
+        return self._link is not None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                async with self._connect(self.address) as channel:
+                    await self._serve(channel)
+            except (grpc.aio.AioRpcError, StreamEnded) as error:
+                reason = error.code().name if isinstance(error, grpc.aio.AioRpcError) else str(error)
+                self.fault = f"connection lost: {reason}"
+                _log.warning("verifier lost", extra={"address": self.address, "reason": reason})
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+
+    async def _serve(self, channel: grpc.aio.Channel) -> None:
+        self._stub = VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
+        self.fault = self._registry.admit(self, await self._introduce(self._stub))
+        if self.fault:
+            _log.error("verifier is incompatible", extra={"address": self.address, "reason": self.fault})
+            return
+        call = self._stub.Verify(metadata=((PEER_METADATA_KEY, self._peer),))
+        self._link = Link(call, _frame, self._receive)
+        self.draining, self._pause = False, FIRST_PAUSE_SECONDS
+        self._close_orphans()
+        _log.info("verifier ready", extra={"address": self.address})
+        try:
+            await self._link.run()
+        finally:
+            self._link = None
+            for _, outcome in self._waiting.values():
+                if not outcome.done():
+                    outcome.set_exception(VerifierLost(self.address))
+
+    async def _introduce(self, stub: VerifierServiceStub) -> Introduction:
+        request = pb.VerifierServiceGetInfoRequest(want_vocabulary=True)
+        response = await stub.GetInfo(request, timeout=REGISTRATION_SECONDS)
+        info = service_info_from_proto(response.info)
+        if contract_fault(info):
+            return Introduction(info, TokenizerFiles(b"", "", {}, frozenset()))
+        call = stub.GetTokenizer(pb.VerifierServiceGetTokenizerRequest(), timeout=REGISTRATION_SECONDS)
+        chunks = [chunk async for chunk in call]
+        first = chunks[0] if chunks else pb.VerifierServiceGetTokenizerResponse()
+        tokenizer = TokenizerFiles(
+            tokenizer_json=b"".join(chunk.tokenizer_json for chunk in chunks),
+            chat_template=first.chat_template,
+            special_tokens=dict(first.special_tokens),
+            eos_token_ids=frozenset(response.eos_token_ids),
+        )
+        return Introduction(info, tokenizer)
+
+    async def open(self, spec: SessionSpec, remaining_ms: int) -> int:
+        """Open or resume a session; tokens found in the prefix cache. Raises `VerifierLost`, `AioRpcError`."""
+        stub = self._stub
+        if stub is None or self._link is None:
+            raise VerifierLost(self.address)
+        response = await stub.Open(verify_open_messages(spec, remaining_ms))
+        return int(response.cached_token_count)
+
+    async def verify(
+        self, session_id: int, block: Block, *, remaining_ms: int, traceparent: str
+    ) -> StepResult | EntryFailure:
+        """The outcome of a step. Raises `VerifierLost`, `Overloaded`."""
+        if self._link is None:
+            raise VerifierLost(self.address)
+        outcome: asyncio.Future[StepResult | EntryFailure] = asyncio.get_running_loop().create_future()
+        self._waiting[session_id] = block.position, outcome
+        try:
+            self._link.send(block_to_entry(session_id, block, remaining_ms=remaining_ms, traceparent=traceparent))
+            return await outcome
+        finally:
+            del self._waiting[session_id]
+
+    def close(self, session_id: int) -> None:
+        """Free what the session holds: now, or when the stream is back if that is before its lease ends."""
+        if self._link is None:
+            self._orphans.add(session_id)
+            return
+        try:
+            self._link.send(pb.VerifyRequestEntry(session_id=session_id, close=True))
+        except Overloaded:
+            _log.warning(
+                "verifier does not read its stream; the lease ends the session", extra={"address": self.address}
+            )
+
+    def _close_orphans(self) -> None:
+        for session_id in self._orphans:
+            self.close(session_id)
+        self._orphans.clear()
+
+    def _receive(self, frame: pb.VerifyResponse) -> None:
+        self.draining = frame.draining
+        for entry in frame.entries:
+            position, outcome = self._waiting.get(entry.session_id, (-1, None))
+            if outcome is None or position != entry.position or outcome.done():
+                continue
+            if entry.HasField("error"):
+                outcome.set_result(entry_failure_from_proto(entry.session_id, entry.position, entry.error))
+            else:
+                outcome.set_result(step_result_from_entry(entry))
+
+
+def _frame(entries: list[pb.VerifyRequestEntry]) -> pb.VerifyRequest:
+    return pb.VerifyRequest(entries=entries)

@@ -1,0 +1,225 @@
+"""The verifiers as the step sees them: a seat for each session, and a step that survives the loss of a verifier."""
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from specmesh.router.config import RouterConfig
+from specmesh.router.discovery import Fleet, Resolve, resolve_name
+from specmesh.router.limits import Gate
+from specmesh.router.registration import Target, contract_fault
+from specmesh.router.session import Session
+from specmesh.router.verifier_replica import Introduction, TokenizerFiles, VerifierLost, VerifierReplica
+from specmesh.runtime.contract import CONTRACT_VERSION
+from specmesh.runtime.errors import MeshError, NonFiniteLogits, NoVerifier, Overloaded
+from specmesh.runtime.status import from_rpc_error
+from specmesh.runtime.types import Block, EntryErrorReason, EntryFailure, StepResult
+
+_log = logging.getLogger(__name__)
+
+VERIFIER_POOL = "verifier"
+"""Name of the verifiers in `Usage.pools`."""
+RESUME_PRIORITY = 1000
+"""Above every request's: a session that lost its verifier goes before all new ones."""
+ELSEWHERE = frozenset({EntryErrorReason.UNKNOWN_SESSION, EntryErrorReason.CONTEXT_MISMATCH, EntryErrorReason.DRAINING})
+"""Failures of an entry after which the session is opened again and the step repeated."""
+
+
+@dataclass(slots=True)
+class Seat:
+    """Where a session sits, under an id of its own there, and until when its client waits."""
+
+    replica: VerifierReplica
+    session_id: int
+    until: float
+    num_resumes: int = 0
+
+
+class Verifiers:
+    """All verifiers of one model. `run` keeps them connected until cancelled."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        *,
+        connect: Callable[[str], grpc.aio.Channel],
+        retarget: Callable[[Target, TokenizerFiles], None],
+        resolve: Resolve = resolve_name,
+    ) -> None:
+        """`retarget` hears of the model served, at first and whenever every verifier of the old one is gone."""
+        self._config = config
+        self._retarget = retarget
+        self._peer = secrets.token_hex(16)
+        self._seats: dict[int, Seat] = {}
+        self._opens = Gate("sessions.max_concurrent_opens", config.sessions.max_concurrent_opens, None)
+        self._changed = asyncio.Event()
+        self.target: Target | None = None
+        self.ready = asyncio.Event()
+        """Set once the first verifier has been registered."""
+        self._fleet = Fleet(
+            config.verifiers,
+            lambda address: VerifierReplica(address, peer=self._peer, connect=connect, registry=self),
+            interval=config.discovery_seconds,
+            resolve=resolve,
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._fleet.run()
+
+    def admit(self, replica: VerifierReplica, introduction: Introduction) -> str:
+        """Take a verifier of the model served; the first one decides which that is. Why not, if not."""
+        info = introduction.info
+        fault = contract_fault(info)
+        if fault:
+            return fault
+        served = self.target.info if self.target else None
+        if served is None or (info.model_digest != served.model_digest and not self._any_connected()):
+            self.target = _target(introduction, self._config.model_name)
+            self._retarget(self.target, introduction.tokenizer)
+        elif (info.model_digest, info.tokenizer_digest) != (served.model_digest, served.tokenizer_digest):
+            return f"serves model {info.model_digest[:8]}, this router serves {served.model_digest[:8]}"
+        self.ready.set()
+        self._changed.set()
+        return ""
+
+    def _any_connected(self) -> bool:
+        return any(replica.connected for replica in self._fleet.members.values())
+
+    async def open(self, session: Session, until: float) -> None:
+        """Find a seat for a new session. `until` is its client's deadline. Raises `NoVerifier`, `Overloaded`, ..."""
+        await self._sit(session, until, session.plan.priority, wait_seconds=0.0, num_resumes=0)
+
+    async def verify(self, session: Session, block: Block) -> StepResult:
+        """The outcome of a step. A lost verifier costs time: the session resumes elsewhere and the step is repeated.
+
+        Repeating is exact, because the loss did not depend on the outcome. Raises a `MeshError` when no verifier is
+        left or the session has ended there.
+        """
+        while True:
+            seat = self._seats[session.session_id]
+            try:
+                outcome = await seat.replica.verify(
+                    seat.session_id, block, remaining_ms=remaining_ms(seat.until), traceparent=session.traceparent
+                )
+            except VerifierLost:
+                await self._resume(session, seat)
+                continue
+            if isinstance(outcome, StepResult):
+                timing = outcome.timing
+                session.usage.add_device_time(VERIFIER_POOL, timing.forward_ns + timing.verify_ns, outcome.batch_size)
+                return outcome
+            if outcome.reason not in ELSEWHERE:
+                raise _failure(outcome)
+            await self._resume(session, seat)
+
+    async def _resume(self, session: Session, seat: Seat) -> None:
+        limit = self._config.sessions.max_resumes
+        if seat.num_resumes >= limit:
+            raise NoVerifier(f"sessions.max_resumes: the session lost {limit + 1} verifiers")
+        self.close(session)
+        _log.info("session resumes on another verifier", extra={"position": session.position})
+        await self._sit(
+            session,
+            seat.until,
+            RESUME_PRIORITY,
+            wait_seconds=self._config.sessions.resume_seconds,
+            num_resumes=seat.num_resumes + 1,
+        )
+
+    async def _sit(
+        self, session: Session, until: float, priority: int, *, wait_seconds: float, num_resumes: int
+    ) -> None:
+        """Open on the least loaded verifier; on the next one when that one is lost or full."""
+        give_up = time.monotonic() + wait_seconds
+        refusal: MeshError = NoVerifier("no verifier can be reached")
+        tried: set[VerifierReplica] = set()
+        while True:
+            replica = self._least_loaded(tried)
+            if replica is None:
+                if time.monotonic() >= give_up:
+                    raise refusal
+                tried.clear()
+                await self._wait_for_change(give_up)
+                continue
+            tried.add(replica)
+            seat = Seat(replica, secrets.randbits(64), until, num_resumes)
+            async with self._opens.turn(priority):
+                try:
+                    await self._open_at(session, seat)
+                except VerifierLost:
+                    continue
+                except grpc.aio.AioRpcError as error:
+                    refusal = _refusal(error)
+                    continue
+            return
+
+    async def _open_at(self, session: Session, seat: Seat) -> None:
+        """Sit down first: whatever happens from here on, `close` frees what the verifier may have reserved."""
+        self._seats[session.session_id] = seat
+        seat.replica.num_sessions += 1
+        spec = session.spec(session_id=seat.session_id, peer=self._peer, lease_ms=self._config.sessions.lease_ms)
+        try:
+            session.usage.num_cached_input = await seat.replica.open(spec, remaining_ms(seat.until))
+        except BaseException:
+            self.close(session)
+            raise
+
+    def _least_loaded(self, tried: set[VerifierReplica]) -> VerifierReplica | None:
+        members = self._fleet.members.values()
+        free = [each for each in members if each.connected and not each.draining and each not in tried]
+        return min(free, key=lambda each: each.num_sessions, default=None)
+
+    async def _wait_for_change(self, until: float) -> None:
+        self._changed.clear()
+        waiting = asyncio.ensure_future(self._changed.wait())
+        await asyncio.wait({waiting}, timeout=max(until - time.monotonic(), 0.0))
+        waiting.cancel()
+
+    def close(self, session: Session) -> None:
+        """Free the session's seat."""
+        seat = self._seats.pop(session.session_id, None)
+        if seat is not None:
+            seat.replica.num_sessions -= 1
+            seat.replica.close(seat.session_id)
+
+
+def remaining_ms(until: float) -> int:
+    """Whole milliseconds to a moment of the monotonic clock, at least 1; 0 when it is never."""
+    return 0 if until == float("inf") else max(round((until - time.monotonic()) * 1000), 1)
+
+
+def _target(introduction: Introduction, model_name: str) -> Target:
+    info = introduction.info
+    law = f"{info.model_digest}:{info.tokenizer_digest}:{CONTRACT_VERSION}"
+    return Target(
+        info=info,
+        name=model_name or info.model_name,
+        eos_token_ids=introduction.tokenizer.eos_token_ids,
+        fingerprint=hashlib.sha256(law.encode()).hexdigest(),
+    )
+
+
+def _failure(failure: EntryFailure) -> MeshError:
+    if failure.reason is EntryErrorReason.NON_FINITE_LOGITS:
+        return NonFiniteLogits(failure.message)
+    if failure.reason is EntryErrorReason.OVERLOADED:
+        return Overloaded(failure.message)
+    return MeshError(f"the verifier could not do the step: {failure.reason.value}")
+
+
+def _refusal(error: grpc.aio.AioRpcError) -> MeshError:
+    """What a failed `Open` means for the client; raises it at once when no other verifier would answer otherwise."""
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return NoVerifier("no verifier can be reached")
+    refusal = from_rpc_error(error)
+    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        raise refusal from None
+    return refusal

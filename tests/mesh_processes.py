@@ -1,0 +1,87 @@
+"""Verifier, drafts and router as real processes over real gRPC, for tests of the whole mesh."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+READY_SECONDS = 60.0
+END_SECONDS = 20.0
+
+
+def toml_value(value: object) -> str:
+    """A value as `--set` reads it."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {toml_value(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(toml_value(each) for each in value) + "]"
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
+class Service:
+    """`python -m specmesh.NAME`, ready once `address` has been read."""
+
+    def __init__(self, name: str, folder: Path, **settings: Any) -> None:
+        """Starts the process. Settings are dotted with `__`: `server__port=0`."""
+        self.name = name
+        self._log = (folder / f"{name}-{os.urandom(4).hex()}.log").open("wb+")
+        flags = [f"{key.replace('__', '.')}={_flag(value)}" for key, value in settings.items()]
+        command = [sys.executable, "-m", f"specmesh.{name}", *(word for flag in flags for word in ("--set", flag))]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        )
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        """Waits for the ready line."""
+        if not self._address:
+            watchdog = threading.Timer(READY_SECONDS, self.process.kill)
+            watchdog.start()
+            assert self.process.stdout is not None
+            line = self.process.stdout.readline()
+            watchdog.cancel()
+            if not line:
+                raise RuntimeError(f"{self.name} did not become ready:\n{self.log()}")
+            self._address = json.loads(line)["address"]
+        return self._address
+
+    def log(self) -> str:
+        """What it wrote to standard error."""
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(END_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait(END_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait(END_SECONDS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._log.close()
+
+
+def _flag(value: object) -> str:
+    return toml_value(value) if isinstance(value, (Mapping, list, tuple)) else str(value)
