@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.rows import check_block
-from specmesh.runtime.types import Block, EntryFailure, Rule, Sampling, SessionSpec, StepResult
+from specmesh.runtime.types import EntryFailure, Rule, Sampling, SessionSpec, StepResult
 from specmesh.verifier.admission import Opening
 from specmesh.verifier.batcher import TickLimits
 from specmesh.verifier.core import Core, Outbox
@@ -19,6 +19,7 @@ from specmesh.verifier.target import TableTarget, TargetModel
 
 GREEDY = Sampling(temperature=0.0)
 MS = 1_000_000
+LIMITS = TickLimits(max_verify_rows=512, max_prefill_tokens=256)
 
 
 def successor_logits(successor: dict[int, int], size: int) -> NDArray[np.float32]:
@@ -82,7 +83,7 @@ class Stepper:
         target: TargetModel,
         *,
         num_blocks: int = 64,
-        limits: TickLimits = TickLimits(512, 256),
+        limits: TickLimits = LIMITS,
         max_waiting: int = 8,
     ) -> None:
         self.clock = ManualClock()
@@ -147,8 +148,3 @@ def table_stepper(logits: NDArray[np.float32], **options: Any) -> Stepper:
     """A stepper over a table."""
     max_context_tokens = options.pop("max_context_tokens", 256)
     return Stepper(TableTarget(logits, max_context_tokens=max_context_tokens), **options)
-
-
-def plain_block(position: int) -> Block:
-    """No drafts."""
-    return Block(position)

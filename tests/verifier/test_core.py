@@ -1,18 +1,440 @@
 """The engine's decisions, stepped by hand with a clock that is set by hand."""
 
-from verifier_parts import make_spec, successor_logits, table_stepper
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from verifier_parts import MS, Collector, Stepper, make_spec, successor_logits, table_stepper
+
+from specmesh.model.paged import Span
+from specmesh.runtime.errors import Draining, MeshError, Overloaded
+from specmesh.runtime.types import EntryErrorReason, EntryFailure, FinishReason, Sampling, StepResult
+from specmesh.verifier.batcher import TickLimits
+from specmesh.verifier.session import Entry
+from specmesh.verifier.target import TableTarget
+
+COUNTING = successor_logits({}, 32)
+"""Greedily, t is followed by t + 1."""
+
+
+def numbers(start: int, count: int) -> list[int]:
+    return [(start + index) % 32 for index in range(count)]
+
+
+class FailingTarget(TableTarget):
+    """Raises the errors it is given, one per forward."""
+
+    def __init__(self) -> None:
+        super().__init__(COUNTING, max_context_tokens=256)
+        self.errors: list[Exception] = []
+        self.batches: list[int] = []
+
+    def forward(self, spans: Sequence[Span]) -> torch.Tensor:
+        self.batches.append(len(spans))
+        if self.errors:
+            raise self.errors.pop(0)
+        return super().forward(spans)
+
+
+# Steps.
 
 
 def test_a_step_without_drafts_emits_one_token() -> None:
-    stepper = table_stepper(successor_logits({}, 10))
+    stepper = table_stepper(COUNTING)
     stepper.open(make_spec([3, 4]))
     result = stepper.step(1, 2)
     assert (result.token_ids, result.num_accepted, result.num_drafted, result.reward) == ((5,), 0, 0, None)
 
 
 def test_right_drafts_are_kept_up_to_the_first_wrong_one() -> None:
-    stepper = table_stepper(successor_logits({}, 10))
+    """C15, C16: what follows a rejection starts from the verified context and not from the rejected draft."""
+    stepper = table_stepper(COUNTING)
     stepper.open(make_spec([3, 4]))
     result = stepper.step(1, 2, [5, 6, 9, 0])
     assert (result.token_ids, result.num_accepted, result.reward) == ((5, 6, 7), 2, 0.5)
-    assert stepper.step(1, 5, [8, 9]).token_ids == (8, 9, 0)
+    assert stepper.step(1, 5, [8, 9]).token_ids == (8, 9, 10)
+    assert stepper.core.sessions["router", 1].cached == 7
+
+
+def test_sessions_that_are_ready_share_one_forward() -> None:
+    stepper = table_stepper(COUNTING)
+    for session_id in range(8):
+        stepper.open(make_spec([session_id], session_id=session_id))
+    for session_id in range(8):
+        stepper.send(session_id, 1, [session_id + 1] * (session_id % 3))
+    stepper.tick()
+    results = [answer for answer in stepper.stream.answers if isinstance(answer, StepResult)]
+    assert [result.batch_size for result in results] == [8] * 8
+    assert [result.token_ids[0] for result in results] == numbers(1, 8)
+
+
+def test_a_finished_session_is_freed_at_once() -> None:
+    """C9: nothing after the stop token is cached, because nothing of the session is."""
+    stepper = table_stepper(COUNTING)
+    stepper.open(make_spec([3], stop_token_ids=frozenset({6})))
+    result = stepper.step(1, 1, [4, 5, 6, 7])
+    assert (result.token_ids, result.finish_reason, result.stop_token_id) == ((4, 5, 6), FinishReason.STOP, 6)
+    assert (result.num_accepted, result.num_drafted) == (3, 3)
+    assert stepper.backend.num_free_blocks == stepper.backend.num_blocks
+    assert not stepper.core.sessions
+
+
+@pytest.mark.parametrize("block_length", [0, 1, 3, 4, 8, 16])
+def test_the_end_of_the_context_ends_the_text_and_nothing_is_written_beyond(block_length: int) -> None:
+    """C21: prompt 60 of 64, block length 8: 4 tokens, no index error."""
+    stepper = table_stepper(COUNTING, max_context_tokens=64, num_blocks=4)
+    stepper.open(make_spec(numbers(0, 60)))
+    emitted: list[int] = []
+    while True:
+        result = stepper.step(1, 60 + len(emitted), numbers(60 + len(emitted), block_length))
+        emitted += result.token_ids
+        if result.finish_reason is not None:
+            break
+    assert emitted == numbers(60, 4)
+    assert result.finish_reason is FinishReason.LENGTH
+
+
+def test_a_step_that_waited_for_a_prompt_says_so_as_queue_time() -> None:
+    stepper = table_stepper(COUNTING)
+    stepper.open(make_spec(numbers(0, 40)))
+    stepper.send(1, 40)
+    stepper.clock.pass_ms(7)
+    stepper.tick()
+    answer = stepper.stream.answers[-1]
+    assert isinstance(answer, StepResult)
+    assert answer.timing.queue_ns == answer.timing.total_ns == 7 * MS
+
+
+def test_resuming_continues_the_text_and_counts_its_output() -> None:
+    whole = table_stepper(COUNTING)
+    whole.open(make_spec([3], max_output_tokens=5))
+    resumed = table_stepper(COUNTING)
+    resumed.open(make_spec([3, 4, 5, 6], prompt_length=1, max_output_tokens=5))
+    assert whole.step(1, 1, [4, 5, 6]).token_ids == (4, 5, 6, 7)
+    assert resumed.step(1, 4).token_ids == (7,)
+    for stepper in (whole, resumed):
+        last = stepper.step(1, 5)
+        assert (last.token_ids, last.finish_reason) == ((8,), FinishReason.LENGTH)
+
+
+def test_penalties_count_prompt_output_and_draft_prefix() -> None:
+    """C12: frequency penalty .5 on logits [1.0, .9]: the second token must differ, drafted or not."""
+    logits = np.zeros((4, 4, 4), np.float32)
+    logits[..., 0], logits[..., 1], logits[..., 2:] = 1.0, 0.9, -9.0
+    sampling = Sampling(temperature=0.0, frequency_penalty=0.5)
+    drafted, plain = table_stepper(logits), table_stepper(logits)
+    for stepper in (drafted, plain):
+        stepper.open(make_spec([2], sampling=sampling))
+    assert drafted.step(1, 1, [0, 0]).token_ids == (0, 1)
+    assert plain.step(1, 1).token_ids + plain.step(1, 2).token_ids == (0, 1)
+
+
+# Entries that are refused.
+
+
+def test_a_wrong_position_is_answered_and_changes_nothing() -> None:
+    stepper = table_stepper(COUNTING)
+    stepper.open(make_spec([3, 4]))
+    for position in (0, 1, 3):
+        stepper.send(1, position, [5])
+        assert stepper.failure().reason is EntryErrorReason.CONTEXT_MISMATCH
+        assert stepper.failure().position == position
+    assert stepper.step(1, 2, [5]).token_ids == (5, 6)
+
+
+def test_a_second_outstanding_entry_is_refused_and_the_first_is_served() -> None:
+    stepper = table_stepper(COUNTING)
+    stepper.open(make_spec([3, 4]))
+    stepper.send(1, 2, [5])
+    stepper.send(1, 2, [9])
+    assert stepper.failure().reason is EntryErrorReason.INVALID_VALUE
+    assert "at most 1" in stepper.failure().message
+    stepper.tick()
+    answer = stepper.stream.answers[-1]
+    assert isinstance(answer, StepResult)
+    assert answer.token_ids == (5, 6)
+
+
+def test_an_entry_whose_time_has_passed_is_answered_and_not_computed() -> None:
+    target = FailingTarget()
+    stepper = Stepper(target)
+    stepper.open(make_spec([3]))
+    stepper.send(1, 1, deadline_ns=stepper.clock() + 5 * MS)
+    stepper.clock.pass_ms(5)
+    stepper.tick()
+    assert stepper.failure().reason is EntryErrorReason.DEADLINE_EXCEEDED
+    assert target.batches == []
+    assert stepper.step(1, 1).token_ids == (4,)
+
+
+def test_an_entry_for_a_session_that_ended_or_was_replaced_meanwhile_is_answered() -> None:
+    stepper = table_stepper(COUNTING)
+    stepper.open(make_spec([3]))
+    session = stepper.core.sessions["router", 1]
+    stepper.core.close(("router", 1))
+    for _ in range(2):
+        stepper.core.submit(session, Entry(stepper.stream, 1, (), (), None, 0))
+        stepper.flush()
+        assert stepper.failure().reason is EntryErrorReason.UNKNOWN_SESSION
+        stepper.open(make_spec([3]))
+
+
+# Fairness.
+
+
+def test_a_long_prompt_never_stops_the_others_between_its_chunks() -> None:
+    stepper = table_stepper(COUNTING, max_context_tokens=4096, num_blocks=300, limits=TickLimits(64, 100))
+    stepper.open(make_spec([0]))
+    stepper.open(make_spec(numbers(0, 2050), session_id=2))
+    stepper.send(2, 2050)
+    position, ticks = 1, 0
+    while not any(answer.session_id == 2 for answer in stepper.stream.answers):
+        stepper.send(1, position)
+        stepper.tick()
+        ticks += 1
+        mine = [a for a in stepper.stream.answers if a.session_id == 1 and isinstance(a, StepResult)]
+        assert len(mine) == ticks
+        position += 1
+    assert ticks == 21
+
+
+# Failures of a tick.
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), ValueError("a fault")])
+def test_a_failed_tick_fails_its_sessions_and_no_others(error: Exception) -> None:
+    target = FailingTarget()
+    stepper = Stepper(target)
+    for session_id in (1, 2, 3):
+        stepper.open(make_spec([3], session_id=session_id))
+    target.errors.append(error)
+    stepper.send(1, 1)
+    stepper.send(2, 1)
+    stepper.tick()
+    reasons = {a.session_id: a.reason for a in stepper.stream.answers if isinstance(a, EntryFailure)}
+    assert reasons == {1: EntryErrorReason.INTERNAL, 2: EntryErrorReason.INTERNAL}
+    assert set(stepper.core.sessions) == {("router", 3)}
+    assert stepper.step(3, 1).token_ids == (4,)
+    stepper.core.close(("router", 3))
+    assert stepper.backend.num_free_blocks == stepper.backend.num_blocks
+
+
+def test_logits_that_are_not_finite_end_that_session_only() -> None:
+    """C6: one target row all NaN in a batch of three."""
+    logits = COUNTING.copy()
+    logits[:, 20] = np.nan
+    stepper = table_stepper(logits)
+    for session_id, token in ((1, 3), (2, 20), (3, 7)):
+        stepper.open(make_spec([token], session_id=session_id))
+        stepper.send(session_id, 1)
+    stepper.tick()
+    answers = {answer.session_id: answer for answer in stepper.stream.answers}
+    failure = answers[2]
+    assert isinstance(failure, EntryFailure)
+    assert failure.reason is EntryErrorReason.NON_FINITE_LOGITS
+    assert [answers[i].token_ids for i in (1, 3)] == [(4,), (8,)]
+    assert ("router", 2) not in stepper.core.sessions
+    assert stepper.core.counters["non_finite_logits"] == 1
+    assert stepper.backend.num_free_blocks == stepper.backend.num_blocks - 2 * 7
+
+
+# Memory.
+
+
+def blocks_in_use(stepper: Stepper) -> int:
+    return stepper.backend.num_blocks - stepper.backend.num_free_blocks
+
+
+def test_what_does_not_fit_waits_until_memory_is_free() -> None:
+    stepper = table_stepper(COUNTING, num_blocks=4)
+    stepper.open(make_spec([3], max_output_tokens=63))
+    stepper.open(make_spec([3], session_id=2, max_output_tokens=10))
+    assert stepper.settled == {1: None}
+    stepper.core.close(("router", 1))
+    stepper.flush()
+    assert stepper.settled == {1: None, 2: None}
+    assert stepper.step(2, 1).token_ids == (4,)
+
+
+def test_higher_priority_is_admitted_first_and_equals_in_order() -> None:
+    stepper = table_stepper(COUNTING, num_blocks=1)
+    for session_id, priority in ((1, 0), (2, 0), (3, 5), (4, 0)):
+        stepper.open(make_spec([3], session_id=session_id, priority=priority, max_output_tokens=10))
+    admitted = []
+    for _ in range(4):
+        ((_, session_id),) = stepper.core.sessions
+        admitted.append(session_id)
+        stepper.core.close(("router", session_id))
+    assert admitted == [1, 3, 2, 4]
+
+
+def test_a_small_session_does_not_overtake_a_large_one() -> None:
+    stepper = table_stepper(COUNTING, num_blocks=4)
+    stepper.open(make_spec([3], max_output_tokens=20))
+    stepper.open(make_spec([3], session_id=2, max_output_tokens=63))
+    stepper.open(make_spec([3], session_id=3, max_output_tokens=5))
+    assert set(stepper.settled) == {1}
+
+
+def test_a_full_queue_refuses_with_a_named_limit() -> None:
+    stepper = table_stepper(COUNTING, num_blocks=1, max_waiting=2)
+    for session_id in (1, 2, 3, 4):
+        stepper.open(make_spec([3], session_id=session_id, max_output_tokens=10))
+    error = stepper.settled[4]
+    assert isinstance(error, Overloaded)
+    assert "max_waiting_sessions: 2" in error.message
+    assert set(stepper.settled) == {1, 4}
+
+
+def test_with_no_queue_at_all_what_fits_is_admitted() -> None:
+    stepper = table_stepper(COUNTING, num_blocks=1, max_waiting=0)
+    stepper.open(make_spec([3], max_output_tokens=10))
+    stepper.open(make_spec([3], session_id=2, max_output_tokens=10))
+    assert stepper.settled[1] is None
+    assert isinstance(stepper.settled[2], Overloaded)
+
+
+def test_opening_again_replaces_the_session() -> None:
+    stepper = table_stepper(COUNTING)
+    stepper.open(make_spec([3, 4]))
+    stepper.step(1, 2, [5, 6])
+    before = blocks_in_use(stepper)
+    stepper.open(make_spec([9]))
+    assert blocks_in_use(stepper) == before
+    assert stepper.step(1, 1).token_ids == (10,)
+
+
+def test_two_peers_may_use_the_same_id() -> None:
+    stepper = table_stepper(COUNTING)
+    other = Collector("other")
+    stepper.open(make_spec([3]))
+    stepper.open(make_spec([9], peer="other"))
+    stepper.send(1, 1)
+    stepper.send(1, 1, stream=other)
+    stepper.tick()
+    assert [a.token_ids for a in stepper.stream.answers if isinstance(a, StepResult)] == [(4,)]
+    assert [a.token_ids for a in other.answers if isinstance(a, StepResult)] == [(10,)]
+
+
+# Ends.
+
+
+def test_a_session_ends_when_its_lease_does() -> None:
+    stepper = table_stepper(COUNTING)
+    stepper.open(make_spec([3], lease_ms=100))
+    stepper.clock.pass_ms(90)
+    stepper.step(1, 1)
+    stepper.clock.pass_ms(99)
+    stepper.core.sweep()
+    assert stepper.core.sessions
+    stepper.clock.pass_ms(1)
+    stepper.core.sweep()
+    assert not stepper.core.sessions
+    assert blocks_in_use(stepper) == 0
+
+
+def test_a_sweep_is_due_no_later_than_the_first_lease_that_can_end() -> None:
+    stepper = table_stepper(COUNTING)
+    stepper.open(make_spec([3], lease_ms=100))
+    stepper.open(make_spec([3], session_id=2, lease_ms=50))
+    assert stepper.core.next_sweep_ns == stepper.clock() + 50 * MS
+
+
+def test_a_lease_does_not_end_while_the_peer_waits_for_an_answer() -> None:
+    stepper = table_stepper(COUNTING)
+    stepper.open(make_spec([3], lease_ms=100))
+    stepper.send(1, 1)
+    for _ in range(5):
+        stepper.clock.pass_ms(80)
+        stepper.core.sweep()
+    stepper.tick()
+    assert isinstance(stepper.stream.answers[-1], StepResult)
+
+
+def test_entries_of_a_lost_stream_are_not_computed_and_the_lease_goes_on() -> None:
+    target = FailingTarget()
+    stepper = Stepper(target)
+    stepper.open(make_spec([3], lease_ms=100))
+    stepper.send(1, 1)
+    stepper.core.lose_stream(stepper.stream)
+    stepper.tick()
+    assert (target.batches, stepper.stream.answers) == ([], [])
+    again = Collector()
+    stepper.send(1, 1, stream=again)
+    stepper.tick()
+    assert isinstance(again.answers[-1], StepResult)
+    stepper.core.lose_stream(again)
+    stepper.clock.pass_ms(100)
+    stepper.core.sweep()
+    assert blocks_in_use(stepper) == 0
+
+
+def test_a_session_ends_when_its_own_time_has_passed() -> None:
+    stepper = table_stepper(COUNTING)
+    stepper.open(make_spec([3]), deadline_ns=stepper.clock() + 10 * MS)
+    stepper.send(1, 1)
+    stepper.clock.pass_ms(10)
+    stepper.core.sweep()
+    stepper.flush()
+    assert stepper.failure().reason is EntryErrorReason.DEADLINE_EXCEEDED
+    assert blocks_in_use(stepper) == 0
+
+
+def test_an_opening_whose_time_has_passed_leaves_the_queue() -> None:
+    stepper = table_stepper(COUNTING, num_blocks=1)
+    stepper.open(make_spec([3], max_output_tokens=10))
+    stepper.open(make_spec([3], session_id=2, max_output_tokens=10), deadline_ns=stepper.clock() + 10 * MS)
+    stepper.clock.pass_ms(10)
+    stepper.core.sweep()
+    stepper.flush()
+    assert isinstance(stepper.settled[2], Overloaded)
+    assert len(stepper.core.waiting) == 0
+
+
+def test_an_abandoned_opening_leaves_nothing_behind_and_not_what_replaced_it() -> None:
+    stepper = table_stepper(COUNTING, num_blocks=1)
+    first = stepper.open(make_spec([3], max_output_tokens=10))
+    waiting = stepper.open(make_spec([3], session_id=2, max_output_tokens=10))
+    stepper.core.abandon(waiting)
+    assert len(stepper.core.waiting) == 0
+    stepper.open(make_spec([5], max_output_tokens=10))
+    stepper.core.abandon(first)
+    assert stepper.step(1, 1).token_ids == (6,)
+
+
+def test_closing_a_waiting_session_takes_it_out_of_the_queue() -> None:
+    stepper = table_stepper(COUNTING, num_blocks=1)
+    stepper.open(make_spec([3], max_output_tokens=10))
+    stepper.open(make_spec([3], session_id=2, max_output_tokens=10))
+    stepper.core.close(("router", 2))
+    stepper.flush()
+    assert isinstance(stepper.settled[2], MeshError)
+    assert len(stepper.core.waiting) == 0
+
+
+@pytest.mark.parametrize("moment", ["idle", "prefilling", "pending"])
+def test_a_close_frees_everything(moment: str) -> None:
+    """C22, and C15: cancel mid-step, then the same prompt gives the same answer as cold."""
+    stepper = table_stepper(COUNTING, limits=TickLimits(64, 10))
+    stepper.open(make_spec(numbers(0, 30)))
+    if moment == "prefilling":
+        stepper.tick()
+    elif moment == "pending":
+        stepper.step(1, 30, [30, 9])
+        stepper.send(1, 32, [5, 5, 5])
+    stepper.core.close(("router", 1))
+    assert blocks_in_use(stepper) == 0
+    assert not stepper.core.has_work
+    stepper.open(make_spec(numbers(0, 30)))
+    assert stepper.step(1, 30, numbers(30, 3)).token_ids == tuple(numbers(30, 4))
+
+
+def test_a_drain_refuses_new_sessions_and_lets_the_others_finish() -> None:
+    stepper = table_stepper(COUNTING, num_blocks=1)
+    stepper.open(make_spec([3], max_output_tokens=2))
+    stepper.open(make_spec([3], session_id=2, max_output_tokens=2))
+    stepper.core.drain()
+    stepper.open(make_spec([3], session_id=3))
+    assert [type(stepper.settled[i]) for i in (2, 3)] == [Draining, Draining]
+    assert stepper.step(1, 1, [4]).finish_reason is FinishReason.LENGTH

@@ -59,8 +59,9 @@ class Gather:
         """Until when the next tick, for which there is work, should wait; None: not at all."""
         if not self._awaited or self._away_ns is None:
             return None
-        wait_ns = self._away_ns + _NUM_DEVIATIONS * self._deviation_ns
-        if wait_ns > MAX_WAIT_SHARE * self._tick_ns:
+        bound_ns = MAX_WAIT_SHARE * self._tick_ns
+        if self._away_ns > bound_ns:
             return None
+        wait_ns = min(self._away_ns + _NUM_DEVIATIONS * self._deviation_ns, bound_ns)
         until_ns = self._ended_ns + int(wait_ns)
         return until_ns if until_ns > now_ns else None

@@ -1,0 +1,104 @@
+"""Who takes part in a tick: bounded, nobody starves, a long prompt does not stop the others."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from verifier_parts import Collector, make_spec
+
+from specmesh.verifier.batcher import Share, TickLimits, plan
+from specmesh.verifier.session import Entry, Session
+
+STREAM = Collector()
+
+
+def session(context_length: int, *, cached: int = 0, block_length: int | None = None) -> Session:
+    """With `block_length` it has an entry."""
+    live = Session(make_spec([0] * context_length), max_context_tokens=100_000, now_ns=0)
+    live.prefilled(cached)
+    if block_length is not None:
+        live.take(Entry(STREAM, context_length, (0,) * block_length, (), None, 0))
+    return live
+
+
+def idle_step(block_length: int) -> Session:
+    """A session between two steps that has a block to verify."""
+    return session(20, cached=19, block_length=block_length)
+
+
+def test_all_that_are_ready_share_one_tick() -> None:
+    steps = [idle_step(length) for length in (0, 4, 8)]
+    assert plan(steps, [], TickLimits(100, 100)) == [Share(live, 1, True) for live in steps]
+
+
+def test_a_long_prompt_gets_a_chunk_while_the_others_get_their_tokens() -> None:
+    step, prompt = idle_step(4), session(5000)
+    assert plan([step], [prompt], TickLimits(100, 256)) == [Share(step, 1, True), Share(prompt, 256, False)]
+
+
+def test_a_prompt_with_an_entry_verifies_in_the_tick_of_its_last_chunk() -> None:
+    prompt = session(300, cached=256, block_length=2)
+    assert plan([prompt], [prompt], TickLimits(100, 256)) == [Share(prompt, 44, True)]
+    long = session(600, block_length=2)
+    assert plan([long], [long], TickLimits(100, 256)) == [Share(long, 256, False)]
+
+
+def test_a_prompt_without_an_entry_stops_one_token_before_its_end() -> None:
+    prompt = session(10)
+    assert plan([], [prompt], TickLimits(100, 256)) == [Share(prompt, 9, False)]
+
+
+def test_prompts_share_the_budget_in_order() -> None:
+    first, second, third = session(101), session(301), session(301)
+    shares = plan([], [first, second, third], TickLimits(100, 256))
+    assert shares == [Share(first, 100, False), Share(second, 156, False)]
+
+
+def test_what_does_not_fit_a_tick_goes_into_the_next_longest_waiting_first() -> None:
+    steps = [idle_step(7) for _ in range(4)]
+    first = plan(steps, [], TickLimits(20, 100))
+    assert [share.session for share in first] == steps[:2]
+    assert [share.session for share in plan(steps[2:], [], TickLimits(20, 100))] == steps[2:]
+
+
+SESSIONS = st.lists(
+    st.tuples(st.integers(1, 900), st.floats(0, 1), st.none() | st.integers(0, 16)), min_size=1, max_size=30
+)
+
+
+@given(shapes=SESSIONS, max_rows=st.integers(17, 60), max_tokens=st.integers(1, 300))
+def test_a_tick_is_bounded_and_serves_someone(
+    shapes: list[tuple[int, float, int | None]], max_rows: int, max_tokens: int
+) -> None:
+    lives = [session(n, cached=int(part * (n - 1)), block_length=block) for n, part, block in shapes]
+    pending = [live for live in lives if live.entry is not None]
+    prefilling = [live for live in lives if live.uncached > 1]
+    shares = plan(pending, prefilling, TickLimits(max_rows, max_tokens))
+    assert len({id(share.session) for share in shares}) == len(shares)
+    assert bool(shares) == bool(pending or prefilling)
+    rows = sum(1 + len(share.session.entry.token_ids) for share in shares if share.verify and share.session.entry)
+    assert rows <= max_rows
+    assert sum(share.num_context - share.verify for share in shares) <= max_tokens
+    for share in shares:
+        assert 0 < share.num_context <= share.session.uncached
+        assert (share.num_context == share.session.uncached) == share.verify
+
+
+@given(shapes=SESSIONS, max_tokens=st.integers(1, 300))
+def test_every_session_is_served_in_a_bounded_number_of_ticks(
+    shapes: list[tuple[int, float, int | None]], max_tokens: int
+) -> None:
+    """Rotating as the core does: nobody waits longer than it takes to give everyone before it one tick."""
+    lives = [session(n, cached=int(part * (n - 1)), block_length=block) for n, part, block in shapes]
+    pending = [live for live in lives if live.entry is not None]
+    prefilling = [live for live in lives if live.uncached > 1]
+    unserved = {*pending, *prefilling}
+    for _ in range(2 * len(lives)):
+        for share in plan(pending, prefilling, TickLimits(17, max_tokens)):
+            unserved.discard(share.session)
+            if share.verify:
+                pending.remove(share.session)
+                share.session.entry = None
+            share.session.prefilled(share.num_context - share.verify)
+            if share.session in prefilling:
+                prefilling.remove(share.session)
+                prefilling += [share.session] if share.session.uncached > 1 else []
+    assert not unserved
