@@ -83,6 +83,7 @@ class Answer:
     error: str | None = None
     message: str = ""
     num_frames: int = 0
+    num_parts: int = 0
     draining: bool = False
 
     @property
@@ -107,6 +108,7 @@ class Answer:
         match entry.WhichOneof("event"):
             case "tokens":
                 assert entry.tokens.offset == len(self.token_ids)
+                self.num_parts += 1
                 self.token_ids += entry.tokens.token_ids
                 self.rows += entry.tokens.rows
                 self.logprobs += entry.tokens.draft_logprobs

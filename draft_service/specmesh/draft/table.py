@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
+from specmesh.draft.kernel_input import draft_input
 from specmesh.draft.ngram_file import MAX_ORDER, Level, NgramTable, load_table
 from specmesh.draft.settings import parse_settings
-from specmesh.kernels.ops import DraftedToken, DraftInput, sample_sparse, score_sparse
+from specmesh.kernels.ops import DraftedToken, sample_sparse, score_sparse
 from specmesh.runtime.config import ConfigModel
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.philox import draft_draw
@@ -110,7 +111,7 @@ class TableDrafter:
     def _propose(self, turn: Turn, found: tuple[Level, int]) -> Proposal:
         ask, offset = turn.ask, turn.offset
         if not _keepable(ask):
-            item = _draft_input(turn, offset, turn.token_counts)
+            item = draft_input(turn, offset, turn.token_counts)
             token = sample_sparse([found[0].distribution(found[1])], [item])[0]
             return Proposal(token.token_id, token.row, token.logprob)
         return self._kept_row(turn, found).draw(draft_draw(ask.draft_key, ask.position, offset))
@@ -127,7 +128,7 @@ class TableDrafter:
             elif _keepable(turn.ask):
                 yield self._kept_row(turn, found).score(token)
             else:
-                item = _draft_input(turn, length - turn.block_start, turn.counts_before(length))
+                item = draft_input(turn, length - turn.block_start, turn.counts_before(length))
                 yield Score(*score_sparse([found[0].distribution(found[1])], [item], [token])[0])
 
     def _kept_row(self, turn: Turn, found: tuple[Level, int]) -> KeptRow:
@@ -135,7 +136,7 @@ class TableDrafter:
         key = (level.length, index, turn.ask.sampling, turn.max_row, turn.row_mass)
         kept = self._kept.get(key)
         if kept is None:
-            token = sample_sparse([level.distribution(index)], [_draft_input(turn, 0, None)])[0]
+            token = sample_sparse([level.distribution(index)], [draft_input(turn, 0, None)])[0]
             kept = self._kept[key] = _kept(token)
             if len(self._kept) > self._max_kept_rows:
                 self._kept.popitem(last=False)
@@ -145,20 +146,6 @@ class TableDrafter:
 def _keepable(ask: DraftAsk) -> bool:
     """Whether what is said in a context depends on nothing but the context, the sampling and one number."""
     return not ask.sampling.has_penalties and (ask.sampling.greedy or ask.rule is not Rule.COUPLED)
-
-
-def _draft_input(turn: Turn, offset: int, counts: Mapping[int, int] | None) -> DraftInput:
-    ask = turn.ask
-    return DraftInput(
-        block_start=ask.position,
-        offset=offset,
-        sampling=ask.sampling,
-        rule=ask.rule,
-        key=ask.draft_key,
-        token_counts=counts,
-        max_row=turn.max_row,
-        row_mass=turn.row_mass,
-    )
 
 
 def _kept(token: DraftedToken) -> KeptRow:

@@ -1,0 +1,212 @@
+"""A causal language model of transformers as a draft: one ragged forward per token for all sessions in flight.
+
+Its KV cache is paged and soft: bounded by bytes, the least recently used sessions go first and are prefilled again from
+their tokens when they come back. The head may cover a subset of the vocabulary (`token_map`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from specmesh.draft.caches import KvCaches
+from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
+from specmesh.draft.feeding import FeedingLimits, Meal, plan_meals
+from specmesh.draft.kernel_input import draft_input
+from specmesh.draft.settings import parse_settings
+from specmesh.kernels.ops import draft_step, score_tokens
+from specmesh.model.plan import Span
+from specmesh.runtime.config import ConfigError, ConfigModel
+from specmesh.runtime.errors import Overloaded
+from specmesh.runtime.types import DraftEndReason
+
+KIBIBYTE = 1024
+DISTILLED = "distilled:"
+
+
+class HfSettings(ConfigModel):
+    """Settings of `kind = "hf"`."""
+
+    source: str
+    """What `specmesh.model.loading.load_model` takes, or `distilled:NAME` for a distilled draft."""
+    target_source: str = "demo"
+    """Of a distilled draft: the target, whose embedding it shares."""
+    dtype: str = "auto"
+    device: str = "cpu"
+    quantization: str | None = None
+    kv_memory_bytes: int = Field(default=256 * KIBIBYTE * KIBIBYTE, ge=1)
+    chunk_tokens: int = Field(default=128, ge=16)
+    """Taken from prompts in one forward, all sessions together."""
+    max_prefills: int = Field(default=2, ge=1)
+    """Sessions whose prompts are taken in at the same time; the others wait, so that a restart is no herd."""
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of the arithmetic on CPU; by default torch decides."""
+
+
+class LanguageModel(Protocol):
+    """What of `specmesh.model.paged.PagedModel` a draft needs."""
+
+    vocabulary_size: int
+    max_context_tokens: int
+    token_map: Tensor | None
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one cache block."""
+        ...
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Make room."""
+        ...
+
+    def forward(self, spans: Sequence[Span]) -> Tensor:
+        """Logits of the rows asked for, spans in order."""
+        ...
+
+
+class HfDrafter:
+    """Kind `hf`."""
+
+    inline = False
+
+    def __init__(
+        self, model: LanguageModel, info: DrafterInfo, *, kv_memory_bytes: int, feeding: FeedingLimits
+    ) -> None:
+        """Raises `ConfigError` when the memory does not hold a single context."""
+        num_blocks = kv_memory_bytes // model.bytes_per_block
+        if num_blocks < 1:
+            raise ConfigError(f"drafter.kv_memory_bytes: one block alone takes {model.bytes_per_block} bytes")
+        model.allocate_cache(num_blocks)
+        self._model = model
+        self._feeding = feeding
+        self.caches = KvCaches(num_blocks)
+        self.info = info
+
+    @torch.inference_mode()
+    def advance(self, turns: Sequence[Turn]) -> list[Advance]:
+        """One forward over what every session has not cached yet; one token for those that have caught up."""
+        answers = [Advance(caught_up=False)] * len(turns)
+        table: list[tuple[int, Meal, Span]] = []
+        busy = {turn.session_id for turn in turns}
+        for index, meal in enumerate(plan_meals(turns, self.caches.length, self._feeding)):
+            if meal is None:
+                continue
+            span = self._span(meal, busy)
+            if span is None:
+                answers[index] = Advance(failure=Overloaded("the draft's cache memory is full"))
+            else:
+                table.append((index, meal, span))
+        logits = self._model.forward([span for _, _, span in table if span.token_ids])
+        for (index, _, _), answer in zip(table, self._answers([meal for _, meal, _ in table], logits), strict=True):
+            answers[index] = answer
+        return answers
+
+    def truncate(self, session_id: int, length: int) -> None:
+        """The session's tokens beyond `length` are no more."""
+        self.caches.truncate(session_id, length)
+
+    def release(self, session_id: int) -> None:
+        """Forget a session."""
+        self.caches.release(session_id)
+
+    def _span(self, meal: Meal, busy: set[int]) -> Span | None:
+        """The meal with its place in the cache; None when there is no room."""
+        session_id = meal.turn.session_id
+        cache = self.caches.reserve(session_id, meal.stop, busy)
+        if cache is None:
+            self.caches.release(session_id)
+            return None
+        cache.length = meal.stop
+        tokens = meal.turn.tokens[meal.start : meal.stop]
+        return Span(tokens, meal.start, tuple(cache.blocks), meal.first_row - meal.start)
+
+    def _answers(self, meals: Sequence[Meal], logits: Tensor) -> list[Advance]:
+        proposals = iter(self._proposals(meals, logits))
+        scores = iter(self._scores(meals, logits))
+        answers = []
+        for meal in meals:
+            cold = meal.start == 0
+            if not meal.complete:
+                answers.append(Advance(caught_up=False, cold=cold))
+                continue
+            proposal = next(proposals) if meal.turn.wants_token else None
+            end = None
+            if meal.turn.wants_token and proposal is None:
+                # What is not finite may be in the cache by now; the next entry starts without it.
+                end = DraftEndReason.NON_FINITE
+                self.caches.release(meal.turn.session_id)
+            of_delta = tuple(next(scores) for _ in range(_num_scored(meal.turn)))
+            answers.append(Advance(proposal=proposal, end=end, scores=of_delta, cold=cold))
+        return answers
+
+    def _proposals(self, meals: Sequence[Meal], logits: Tensor) -> list[Proposal | None]:
+        """Of the turns that want a token, in order; None where the logits were not finite."""
+        rows, inputs, row = [], [], 0
+        for meal in meals:
+            row += meal.stop - meal.first_row
+            if meal.complete and meal.turn.wants_token:
+                rows.append(row - 1)
+                inputs.append(draft_input(meal.turn, meal.turn.offset, meal.turn.token_counts))
+        tokens = draft_step(self._rows(logits, rows), inputs, **self._head())
+        return [Proposal(token.token_id, token.row, token.logprob) if token.finite else None for token in tokens]
+
+    def _scores(self, meals: Sequence[Meal], logits: Tensor) -> list[Score]:
+        """Of all delta tokens of all turns, in order; the first token of a context has no row to be in."""
+        rows, inputs, token_ids, first = [], [], [], []
+        row = 0
+        for meal in meals:
+            turn = meal.turn
+            scored = range(turn.block_start - _num_scored(turn), turn.block_start) if meal.complete else range(0)
+            for length in scored:
+                first.append(length == 0)
+                if length > 0:
+                    rows.append(row + length - 1 - meal.first_row)
+                    inputs.append(draft_input(turn, length - turn.block_start, turn.counts_before(length)))
+                    token_ids.append(turn.tokens[length])
+            row += meal.stop - meal.first_row
+        scored_rows = self._rows(logits, rows)
+        scores = iter(score_tokens(scored_rows, inputs, token_ids, **self._head()))
+        return [Score(-math.inf, False) if is_first else Score(*next(scores)) for is_first in first]
+
+    def _rows(self, logits: Tensor, rows: list[int]) -> Tensor:
+        return logits if len(rows) == len(logits) else logits[rows]
+
+    def _head(self) -> dict[str, Any]:
+        return {"vocabulary_size": self._model.vocabulary_size, "token_map": self._model.token_map}
+
+
+def _num_scored(turn: Turn) -> int:
+    return 0 if turn.score_from is None else turn.block_start - turn.score_from
+
+
+def make(settings: Mapping[str, Any]) -> HfDrafter:
+    """A drafter from a model on disk. Raises `ConfigError` naming the setting."""
+    given = parse_settings(HfSettings, settings)
+    if given.threads is not None:
+        torch.set_num_threads(given.threads)
+    loaded = _load(given)
+    model = loaded.model
+    info = DrafterInfo(
+        kind="hf",
+        name=loaded.name,
+        model_digest=loaded.model_digest,
+        max_context_tokens=model.max_context_tokens,
+        vocabulary_size=model.vocabulary_size,
+        tokenizer_digest=loaded.tokenizer_digest,
+        vocabulary_hashes=loaded.vocabulary_hashes,
+        eos_token_ids=frozenset(loaded.tokenizer.eos_token_ids),
+    )
+    feeding = FeedingLimits(given.chunk_tokens, given.max_prefills)
+    return HfDrafter(model, info, kv_memory_bytes=given.kv_memory_bytes, feeding=feeding)
+
+
+def _load(given: HfSettings) -> "LoadedModel":
+    from specmesh.model.distilled import load_distilled
+    from specmesh.model.loading import load_model
+
+    if given.source.startswith(DISTILLED):
+        return load_distilled(given.source.removeprefix(DISTILLED), given.target_source)
+    return load_model(given.source, dtype=given.dtype, device=given.device, quantization=given.quantization)

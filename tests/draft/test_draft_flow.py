@@ -1,0 +1,478 @@
+"""The conversation between a router and a draft: contexts, deadlines, ends, limits, drain."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from draft_peers import KEY, WHOLE_ROWS, ask_for, assert_honest, draft_peer, law_drafter, random_law, table_drafter
+
+from specmesh.draft.admission import EngineLimits
+from specmesh.draft.drafter import Advance, Turn
+from specmesh.draft.engine import Stopping
+from specmesh.draft.faulty import FaultyDrafter, FaultySettings
+from specmesh.draft.lookup import LookupDrafter, LookupSettings
+from specmesh.draft.ngram_file import NgramTable, law_to_levels
+from specmesh.runtime.rows import check_block
+from specmesh.runtime.status import from_rpc_error
+from specmesh.runtime.types import BlockRefusal, Rule, Sampling
+from specmesh.runtime.wire import draft_ask_to_entry
+from specmesh.v1 import draft_service_pb2 as pb
+
+LAW = random_law(5, seed=23)
+CONTEXT = [3, 1, 4, 1]
+
+
+def faulty(**faults: object) -> FaultyDrafter:
+    """The law's draft in a thread, with faults."""
+    return FaultyDrafter(law_drafter(LAW), FaultySettings.model_validate({"kind": "table"} | faults))
+
+
+class SleepyDrafter:
+    """The law's draft, in a thread, each tick of which waits until it is let go."""
+
+    inline = False
+
+    def __init__(self) -> None:
+        self._honest = law_drafter(LAW)
+        self.info = self._honest.info
+        self.go = threading.Semaphore(0)
+        self.num_ticks = 0
+
+    def advance(self, turns: Sequence[Turn]) -> list[Advance]:
+        assert self.go.acquire(timeout=20)
+        self.num_ticks += 1
+        return self._honest.advance(turns)
+
+    def truncate(self, session_id: int, length: int) -> None:
+        self._honest.truncate(session_id, length)
+
+    def release(self, session_id: int) -> None:
+        self._honest.release(session_id)
+
+
+async def test_a_whole_block_and_its_end_are_one_frame_when_the_draft_cannot_stop_early() -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        answer = await peer.talk.ask(ask_for(CONTEXT, 4, 8))
+        assert (len(answer.token_ids), answer.num_frames) == (8, 1)
+        assert len(peer.talk.frames[0].entries) == 2
+
+
+@pytest.mark.parametrize("stopping", [Stopping(min_probability=1e-9), Stopping(at_eos=True)])
+async def test_a_block_that_may_stop_early_is_told_token_by_token(stopping: Stopping) -> None:
+    """C36: what has been sampled is on its way before it is known where the block ends."""
+    table = NgramTable(law_to_levels(LAW), 5, eos_token_ids=frozenset({99}))
+    async with draft_peer(table_drafter(table), stopping=stopping) as peer:
+        answer = await peer.talk.ask(ask_for(CONTEXT, 4, 6))
+        assert (len(answer.token_ids), answer.num_parts) == (6, 6)
+
+
+async def test_a_token_arrives_before_the_next_is_sampled() -> None:
+    drafter = SleepyDrafter()
+    async with draft_peer(drafter) as peer:
+        await peer.talk.send([draft_ask_to_entry(ask_for(CONTEXT, 4, 6))])
+        answer = peer.talk.expect(1, 4)
+        for length in range(1, 7):
+            drafter.go.release(1)
+            while len(answer.token_ids) < length:
+                await peer.talk.read()
+            assert drafter.num_ticks == length
+        while not answer.done:
+            await peer.talk.read()
+
+
+async def test_an_improbable_token_ends_the_block_and_is_kept() -> None:
+    async with draft_peer(law_drafter(LAW), stopping=Stopping(min_probability=0.3)) as peer:
+        reasons = set()
+        for step in range(60):
+            ask = ask_for(CONTEXT, 4, 4, draft_key=KEY + step)
+            answer = await peer.talk.ask(ask)
+            assert_honest(answer, ask, 5)
+            reasons.add(answer.reason)
+            improbable = [logprob < np.log(0.3) for logprob in answer.logprobs]
+            assert not any(improbable[:-1])
+            assert improbable[-1] == (answer.reason == "CONFIDENCE") or len(answer.token_ids) == 4
+        assert reasons == {"CONFIDENCE", "LENGTH"}
+
+
+async def test_a_token_that_ends_a_text_ends_the_block_and_is_kept() -> None:
+    law = np.zeros((5, 5, 5))
+    law[:, 0, 1] = law[:, 1, 2] = law[:, 2, 3] = law[:, 3, 0] = law[:, 4, 0] = 1
+    table = NgramTable(law_to_levels(law), 5, eos_token_ids=frozenset({2}))
+    async with draft_peer(table_drafter(table), stopping=Stopping(at_eos=True)) as peer:
+        answer = await peer.talk.ask(ask_for([4, 0], 2, 4))
+        assert (answer.token_ids, answer.reason) == ([1, 2], "EOS")
+    async with draft_peer(table_drafter(table)) as peer:
+        answer = await peer.talk.ask(ask_for([4, 0], 2, 4))
+        assert (answer.token_ids, answer.reason) == ([1, 2, 3, 0], "LENGTH")
+
+
+async def test_a_context_that_is_not_held_is_asked_for_and_brought() -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        ask = ask_for(CONTEXT, 1)
+        assert (await peer.talk.ask(ask)).needed == 0
+        assert await peer.talk.open(1, CONTEXT) == 4
+        answer = await peer.talk.ask(replace(ask, delta_token_ids=()))
+        assert (answer.reason, answer.source) == ("LENGTH", "COLD")
+        context = [*CONTEXT, 2, 0]
+        assert (await peer.talk.ask(ask_for(context, 2))).source == "WARM"
+        behind = await peer.talk.ask(ask_for([*context, 1, 1, 1], 1))
+        assert behind.needed == 6
+        assert await peer.talk.open(1, [*context, 1, 1, 1], 6) == 9
+        assert (await peer.talk.ask(ask_for([*context, 1, 1, 1], 0))).reason == "LENGTH"
+
+
+async def test_a_context_that_differs_is_asked_for_from_its_beginning() -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        await peer.talk.ask(ask_for(CONTEXT, 4))
+        other = [3, 1, 0, 1]
+        assert (await peer.talk.ask(ask_for(other, 1))).needed == 0
+        answer = await peer.talk.ask_or_open(ask_for(other, 1), other)
+        assert answer.reason == "LENGTH"
+        async with draft_peer(law_drafter(LAW)) as fresh:
+            assert (await fresh.talk.ask(ask_for(other, 4))).token_ids == answer.token_ids
+
+
+async def test_an_entry_may_be_repeated_and_a_delta_may_overlap() -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        first = await peer.talk.ask(ask_for(CONTEXT, 4))
+        assert (await peer.talk.ask(ask_for(CONTEXT, 4))).rows == first.rows
+        assert (await peer.talk.ask(ask_for(CONTEXT, 0))).token_ids == first.token_ids
+        longer = [*CONTEXT, *first.token_ids]
+        assert (await peer.talk.ask(ask_for(longer, 6))).reason == "LENGTH"
+
+
+async def test_a_long_context_comes_in_chunks() -> None:
+    context = np.random.default_rng(1).integers(0, 5, size=40_000).tolist()
+    drafter = law_drafter(LAW)
+    drafter.info = replace(drafter.info, max_context_tokens=50_000)
+    async with draft_peer(drafter) as peer:
+        assert await peer.talk.open(1, context) == 40_000
+        assert (await peer.talk.ask(ask_for(context, 0))).reason == "LENGTH"
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+async def test_any_replica_can_serve_any_step(rule: Rule) -> None:
+    """Each step to another replica, one of them killed on the way: the same tokens as from one that never moves."""
+    steps = np.random.default_rng(7).integers(0, 5, size=(12, 3)).tolist()
+
+    async def run(*peers: object) -> list[tuple[list[int], list[bytes]]]:
+        context, answers = list(CONTEXT), []
+        for step, delta in enumerate(steps):
+            context += delta
+            peer = peers[step % len(peers)]
+            if step == 7 and len(peers) > 1:
+                await peers[0].server.stop(0)  # type: ignore[attr-defined]
+                peers = peers[1:]
+                peer = peers[0]
+            ask = ask_for(context, len(delta), 4, rule=rule)
+            answer = await peer.talk.ask_or_open(ask, context)  # type: ignore[attr-defined]
+            answers.append((answer.token_ids, answer.rows))
+        return answers
+
+    async with draft_peer(law_drafter(LAW)) as alone:
+        expected = await run(alone)
+    async with (
+        draft_peer(law_drafter(LAW)) as one,
+        draft_peer(law_drafter(LAW)) as two,
+        draft_peer(law_drafter(LAW)) as three,
+    ):
+        assert await run(one, two, three) == expected
+
+
+async def test_block_length_0_only_catches_up() -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        answer = await peer.talk.ask(ask_for(CONTEXT, 4, 0))
+        assert (answer.token_ids, answer.reason) == ([], "LENGTH")
+        assert (await peer.talk.ask(ask_for([*CONTEXT, 2], 1, 1))).source == "WARM"
+
+
+async def test_sessions_in_one_frame_are_one_batch() -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        answers = await peer.talk.ask_all([ask_for(CONTEXT, 4, session_id=s) for s in range(20)])
+        assert [answer.end.batch_size for answer in answers if answer.end] == [20] * 20
+        assert len(peer.talk.frames) == 1
+
+
+async def test_the_deadline_ends_a_block_with_what_it_has() -> None:
+    """C23, draft side: a slow draft ends its blocks in time."""
+    async with draft_peer(faulty(token_seconds=0.05)) as peer:
+        ask = ask_for(CONTEXT, 4, 16, block_deadline_ms=220)
+        answer = await peer.talk.ask(ask)
+        assert answer.reason == "DEADLINE"
+        assert 1 <= len(answer.token_ids) <= 5
+        assert_honest(answer, ask, 5)
+        assert answer.end is not None
+        assert answer.end.compute_ns >= 0.05e9 * len(answer.token_ids)
+
+
+async def test_time_that_has_passed_is_an_error_of_the_entry() -> None:
+    drafter = SleepyDrafter()
+    async with draft_peer(drafter, limits=EngineLimits(max_batch=1)) as peer:
+        await peer.talk.send([draft_ask_to_entry(ask_for(CONTEXT, 4, 2, session_id=1))])
+        first = peer.talk.expect(1, 4)
+        late = asyncio.ensure_future(peer.talk.ask(ask_for(CONTEXT, 4, 2, session_id=2), remaining_ms=1))
+        await asyncio.sleep(0.05)  # the remaining time passes; nothing is waited for
+        drafter.go.release(2)
+        assert (await late).error == "DEADLINE_EXCEEDED"
+        assert first.reason == "LENGTH"
+
+
+async def test_a_new_entry_ends_the_block_before() -> None:
+    """A router that gave up waiting goes on with the next step; each entry has exactly one end."""
+    drafter = SleepyDrafter()
+    async with draft_peer(drafter) as peer:
+        old_ask = ask_for(CONTEXT, 4, 16)
+        await peer.talk.send([draft_ask_to_entry(old_ask)])
+        old = peer.talk.expect(1, 4)
+        drafter.go.release(2)
+        while len(old.token_ids) < 2:
+            await peer.talk.read()
+        await peer.talk.send([draft_ask_to_entry(ask_for([*CONTEXT, 2], 1, 1))])
+        new = peer.talk.expect(1, 5)
+        drafter.go.release(20)
+        while not new.done:
+            await peer.talk.read()
+        assert old.reason == "DEADLINE"
+        assert_honest(old, old_ask, 5)
+        assert new.reason == "LENGTH"
+
+
+async def test_close_forgets_and_its_block_stays_unanswered() -> None:
+    drafter = SleepyDrafter()
+    async with draft_peer(drafter) as peer:
+        closing = pb.DraftRequestEntry(session_id=1, close=True)
+        await peer.talk.send([draft_ask_to_entry(ask_for(CONTEXT, 4, 16)), closing])
+        drafter.go.release(40)
+        fresh = await peer.talk.ask(ask_for([*CONTEXT, 2], 1, 1))
+        assert fresh.needed == 0
+        assert peer.engine.num_blocks == 0
+        assert len(peer.engine.store) == 0
+
+
+async def test_a_lost_stream_ends_its_blocks_and_the_sessions_go_on_elsewhere() -> None:
+    drafter = SleepyDrafter()
+    async with draft_peer(drafter) as peer:
+        lost = peer.new_stream()
+        await lost.send([draft_ask_to_entry(ask_for(CONTEXT, 4, 16))])
+        drafter.go.release(1)
+        expected = lost.expect(1, 4)
+        while not expected.token_ids:
+            await lost.read()
+        lost.call.cancel()
+        drafter.go.release(40)
+        answer = await peer.talk.ask(ask_for([*CONTEXT, 0], 1, 2))
+        assert (answer.reason, answer.source) == ("LENGTH", "WARM")
+        await asyncio.wait_for(peer.runner.idle.wait(), 5)
+
+
+async def test_half_closing_gets_all_answers_and_then_the_end_of_the_stream() -> None:
+    async with draft_peer(faulty(token_seconds=0.01)) as peer:
+        await peer.talk.send([draft_ask_to_entry(ask_for(CONTEXT, 4, 5))])
+        await peer.talk.call.done_writing()
+        answer = peer.talk.expect(1, 4)
+        while not answer.done:
+            await peer.talk.read()
+        assert len(answer.token_ids) == 5
+        assert await peer.talk.call.read() is grpc.aio.EOF
+        assert await peer.talk.call.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"num_conditional": 2}, "conditional_count"),
+        ({"block_length": 17}, "block_length"),
+        ({"delta_token_ids": (3, 1, 4, 1, 1)}, "delta_token_ids"),
+        ({"delta_token_ids": (5,)}, "delta_token_ids"),
+        ({"position": 0, "delta_token_ids": ()}, "position"),
+    ],
+)
+async def test_a_bad_value_is_the_entrys_error_and_names_the_field(change: dict[str, object], field: str) -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        bad, good = await peer.talk.ask_all([ask_for(CONTEXT, 4, **change), ask_for(CONTEXT, 4, session_id=2)])
+        assert bad.error == "INVALID_VALUE"
+        assert bad.message.startswith(field)
+        assert good.reason == "LENGTH"
+        assert (await peer.talk.ask(ask_for(CONTEXT, 4))).reason == "LENGTH"
+
+
+async def test_unservable_sampling_and_an_unset_rule_are_the_entrys_error() -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        cold = draft_ask_to_entry(ask_for(CONTEXT, 4))
+        cold.sampling.temperature = float("nan")
+        no_rule = draft_ask_to_entry(ask_for(CONTEXT, 4, session_id=2))
+        no_rule.ClearField("rule")
+        await peer.talk.send([cold, no_rule, draft_ask_to_entry(ask_for(CONTEXT, 4, session_id=3))])
+        answers = [peer.talk.expect(session, 4) for session in (1, 2, 3)]
+        while not all(answer.done for answer in answers):
+            await peer.talk.read()
+        assert [answer.error for answer in answers] == ["INVALID_VALUE", "INVALID_VALUE", None]
+        assert answers[0].message.startswith("sampling.temperature")
+        assert answers[1].message.startswith("rule")
+
+
+async def test_too_many_blocks_in_flight_are_refused_as_overload() -> None:
+    drafter = SleepyDrafter()
+    async with draft_peer(drafter, limits=EngineLimits(max_blocks=2)) as peer:
+        drafter.go.release(50)
+        answers = await peer.talk.ask_all([ask_for(CONTEXT, 4, session_id=s) for s in range(3)])
+        assert [answer.error for answer in answers] == [None, None, "OVERLOADED"]
+
+
+async def test_the_least_recently_used_session_is_forgotten() -> None:
+    async with draft_peer(law_drafter(LAW), limits=EngineLimits(max_sessions=2)) as peer:
+        for session in (1, 2, 1, 3):
+            await peer.talk.ask(ask_for(CONTEXT, 4, session_id=session))
+        assert len(peer.engine.store) == 2
+        assert (await peer.talk.ask(ask_for([*CONTEXT, 0], 1, session_id=1))).source == "WARM"
+        assert (await peer.talk.ask(ask_for([*CONTEXT, 0], 1, session_id=2))).needed == 0
+
+
+async def test_contexts_are_bounded_by_bytes() -> None:
+    async with draft_peer(law_drafter(LAW), limits=EngineLimits(max_context_bytes=4 * 100)) as peer:
+        for session in range(30):
+            await peer.talk.ask(ask_for([1, 2] * 5, 10, session_id=session))
+            assert peer.engine.store.held_bytes <= 4 * 100 + 4 * 4
+        assert len(peer.engine.store) == 10
+
+
+def opening(length: int, token_ids: list[int]) -> list[pb.DraftServiceOpenRequest]:
+    """One message, right or wrong."""
+    header = pb.DraftOpenHeader(session_id=1, length=length)
+    return [pb.DraftServiceOpenRequest(header=header, token_ids=token_ids)]
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "INVALID_VALUE"),
+        ([pb.DraftServiceOpenRequest(token_ids=[1])], "INVALID_VALUE"),
+        (opening(2, [1]), "INVALID_VALUE"),
+        (opening(1, [1, 1]), "INVALID_VALUE"),
+        (opening(1, [5]), "INVALID_VALUE"),
+        (opening(20_000, [1] * 20_000), "INVALID_VALUE"),
+        (opening(5_000, [1] * 5_000), "CONTEXT_TOO_LONG"),
+    ],
+)
+async def test_a_bad_open_is_refused_and_the_next_works(
+    messages: list[pb.DraftServiceOpenRequest], reason: str
+) -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await peer.stub.Open(iter(messages))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert from_rpc_error(refused.value).reason == reason
+        assert await peer.talk.open(1, CONTEXT) == 4
+
+
+async def test_an_open_that_starts_beyond_what_is_held_says_what_is() -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        assert await peer.talk.open(1, CONTEXT, 2) == 0
+        assert await peer.talk.open(1, CONTEXT) == 4
+        assert await peer.talk.open(1, [*CONTEXT, 1, 1], 5) == 4
+
+
+async def test_a_failing_drafter_costs_its_blocks_and_not_the_service() -> None:
+    async with draft_peer(faulty(raise_after_tokens=2)) as peer:
+        ask = ask_for(CONTEXT, 4, 5)
+        answer = await peer.talk.ask(ask)
+        assert (answer.error, len(answer.token_ids)) == ("INTERNAL", 2)
+        assert answer.message == "the draft failed; the server's log has the rest"
+        assert (await peer.talk.ask(ask_for(CONTEXT, 0, 5))).error == "INTERNAL"
+        assert peer.engine.num_blocks == 0
+
+
+@pytest.mark.parametrize(
+    ("lie", "refusal"),
+    [
+        ("none", None),
+        ("always_zero", BlockRefusal.RESAMPLE_MISMATCH),
+        ("other_token", BlockRefusal.RESAMPLE_MISMATCH),
+        ("outside_row", BlockRefusal.TOKEN_OUT_OF_ROW),
+        ("broken_row", BlockRefusal.MALFORMED_ROW),
+        ("out_of_vocabulary", BlockRefusal.TOKEN_OUT_OF_VOCABULARY),
+    ],
+)
+async def test_every_lie_of_the_faulty_draft_is_one_that_a_verifier_sees(
+    lie: str, refusal: BlockRefusal | None
+) -> None:
+    """C5, C35: and an honest draft is never refused."""
+    async with draft_peer(faulty(lie=lie)) as peer:
+        seen = set()
+        for step in range(30):
+            ask = ask_for(CONTEXT, 4, 3, draft_key=KEY + step)
+            answer = await peer.talk.ask(ask)
+            if lie == "always_zero":
+                assert answer.token_ids == [0, 0, 0]
+            found, _ = check_block(
+                answer.token_ids, answer.rows, vocabulary_size=5, draft_key=ask.draft_key, block_start=4
+            )
+            seen.add(found)
+        assert seen == {refusal} if lie != "other_token" else refusal in seen
+
+
+async def test_nan_at_an_offset_ends_every_block_there() -> None:
+    """C6, C36: before sampling, keeping what was sampled."""
+    async with draft_peer(law_drafter(LAW)) as honest, draft_peer(faulty(nan_at_offset=2)) as peer:
+        ask = ask_for(CONTEXT, 4, 5)
+        whole, cut = await honest.talk.ask(ask), await peer.talk.ask(ask)
+        assert (cut.reason, cut.token_ids, cut.rows) == ("NON_FINITE", whole.token_ids[:2], whole.rows[:2])
+
+
+async def test_a_drain_says_so_finishes_blocks_and_ends_streams() -> None:
+    """C32, draft side."""
+    drafter = SleepyDrafter()
+    async with draft_peer(drafter) as peer:
+        await peer.talk.send([draft_ask_to_entry(ask_for(CONTEXT, 4, 6))])
+        answer = peer.talk.expect(1, 4)
+        drafter.go.release(1)
+        while not answer.token_ids:
+            await peer.talk.read()
+        drain = asyncio.ensure_future(peer.servicer.drain())
+        drafter.go.release(1)
+        frame = await peer.talk.read()
+        while not frame.draining:
+            frame = await peer.talk.read()
+        new = asyncio.ensure_future(peer.talk.send([draft_ask_to_entry(ask_for(CONTEXT, 4, session_id=2))]))
+        refused = peer.talk.expect(2, 4)
+        await new
+        drafter.go.release(1)
+        while not refused.done:
+            drafter.go.release(1)
+            await peer.talk.read()
+        assert refused.error == "DRAINING"
+        drafter.go.release(40)
+        while not answer.done:
+            await peer.talk.read()
+        assert len(answer.token_ids) == 6
+        await asyncio.wait_for(drain, 5)
+        assert await peer.talk.call.read() is grpc.aio.EOF
+
+
+async def test_info_says_what_the_draft_is() -> None:
+    table = NgramTable(law_to_levels(LAW), 5, "d" * 64, "mine", "t" * 64, b"\1\2\3\4" * 5)
+    async with draft_peer(table_drafter(table), limits=EngineLimits(max_block_length=7)) as peer:
+        info = (await peer.stub.GetInfo(pb.DraftServiceGetInfoRequest())).info
+        assert (info.kind, info.model_name, info.vocabulary_size, info.max_block_length) == ("table", "mine", 5, 7)
+        assert (info.model_digest, info.tokenizer_digest) == ("d" * 64, "t" * 64)
+        assert (info.contract_version, info.max_context_tokens, info.vocabulary_hashes) == (1, 4096, b"")
+        told = (await peer.stub.GetInfo(pb.DraftServiceGetInfoRequest(want_vocabulary=True))).info
+        assert told.vocabulary_hashes == b"\1\2\3\4" * 5
+    async with draft_peer(LookupDrafter(LookupSettings())) as peer:
+        info = (await peer.stub.GetInfo(pb.DraftServiceGetInfoRequest())).info
+        assert (info.kind, info.vocabulary_size, info.tokenizer_digest) == ("lookup", 0, "")
+
+
+async def test_penalties_count_the_prompt_the_output_and_the_draft_so_far() -> None:
+    law = np.broadcast_to(np.array([0.5, 0.45, 0.05]), (3, 3, 3)).copy()
+    sampling = Sampling(temperature=0, frequency_penalty=0.15)
+    async with draft_peer(law_drafter(law), limits=WHOLE_ROWS) as peer:
+        answer = await peer.talk.ask(ask_for([2, 2], 2, 4, sampling=sampling))
+        assert answer.token_ids == [0, 1, 0, 1]
+        answer = await peer.talk.ask(ask_for([2, 2, 0, 0], 2, 4, sampling=sampling))
+        assert answer.token_ids == [1, 1, 0, 1]
