@@ -32,9 +32,12 @@ class Service:
         self.name = name
         self._log = (folder / f"{name}-{os.urandom(4).hex()}.log").open("wb+")
         flags = [f"{key.replace('__', '.')}={_flag(value)}" for key, value in settings.items()]
-        command = [sys.executable, "-m", f"specmesh.{name}", *(word for flag in flags for word in ("--set", flag))]
+        command = [sys.executable, "-m", f"specmesh.{name}", "--exit-with-stdin"]
+        for flag in flags:
+            command += ["--set", flag]
         self.process = subprocess.Popen(
             command,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
@@ -78,9 +81,9 @@ class Service:
     ) -> None:
         self.process.kill()
         self.process.wait(END_SECONDS)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self._log.close()
+        for stream in (self.process.stdin, self.process.stdout, self._log):
+            assert stream is not None
+            stream.close()
 
 
 def _flag(value: object) -> str:

@@ -45,7 +45,7 @@ class DraftReplica:
         probe_seconds: float,
         joined: Callable[["DraftReplica"], None],
     ) -> None:
-        """`joined` is called with `info` set when the replica has been found to fit, before it serves."""
+        """`joined` is called when the replica has been found to fit, before it serves."""
         self.pool = pool
         self.address = address
         self.health = health
@@ -100,11 +100,12 @@ class DraftReplica:
         if needs_vocabulary(info, self._target.info):
             info = await self._get_info(want_vocabulary=True)
         fault = draft_fault(info, self._target.info)
-        if fault:
-            self.health.incompatible(time.monotonic(), fault)
-            _log.error("draft is incompatible", extra=self._names() | {"reason": fault})
-            return False
         self.info = info
+        if fault:
+            if self.health.reason != fault:
+                _log.error("draft is incompatible", extra=self._names() | {"reason": fault})
+            self.health.incompatible(time.monotonic(), fault)
+            return False
         self._joined(self)
         return self.health.state is not ArmState.QUARANTINED
 

@@ -174,7 +174,7 @@ class VerifierReplica:
         self._orphans.clear()
 
     def _receive(self, frame: pb.VerifyResponse) -> None:
-        self.draining = frame.draining
+        self.draining |= frame.draining
         for entry in frame.entries:
             position, outcome = self._waiting.get(entry.session_id, (-1, None))
             if outcome is None or position != entry.position or outcome.done():

@@ -74,6 +74,10 @@ class Verifiers:
         """Until cancelled."""
         await self._fleet.run()
 
+    def replicas(self) -> list[VerifierReplica]:
+        """Every verifier, in whatever state."""
+        return list(self._fleet.members.values())
+
     def admit(self, replica: VerifierReplica, introduction: Introduction) -> str:
         """Take a verifier of the model served; the first one decides which that is. Why not, if not."""
         info = introduction.info
@@ -91,7 +95,7 @@ class Verifiers:
         return ""
 
     def _any_connected(self) -> bool:
-        return any(replica.connected for replica in self._fleet.members.values())
+        return any(replica.connected for replica in self.replicas())
 
     async def open(self, session: Session, until: float) -> None:
         """Find a seat for a new session. `until` is its client's deadline. Raises `NoVerifier`, `Overloaded`, ..."""
@@ -118,6 +122,7 @@ class Verifiers:
                 return outcome
             if outcome.reason not in ELSEWHERE:
                 raise _failure(outcome)
+            seat.replica.draining |= outcome.reason is EntryErrorReason.DRAINING
             await self._resume(session, seat)
 
     async def _resume(self, session: Session, seat: Seat) -> None:
@@ -173,8 +178,7 @@ class Verifiers:
             raise
 
     def _least_loaded(self, tried: set[VerifierReplica]) -> VerifierReplica | None:
-        members = self._fleet.members.values()
-        free = [each for each in members if each.connected and not each.draining and each not in tried]
+        free = [each for each in self.replicas() if each.connected and not each.draining and each not in tried]
         return min(free, key=lambda each: each.num_sessions, default=None)
 
     async def _wait_for_change(self, until: float) -> None:

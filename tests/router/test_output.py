@@ -1,0 +1,206 @@
+"""What a client gets of the steps: whole, in order, once, and never more than it can hold."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from router_parts import make_session
+from tiny_tokenizers import of_pieces, to_bytes
+
+from specmesh.router.output import Output
+from specmesh.router.session import Session
+from specmesh.router.text import Tokenizer
+from specmesh.runtime.errors import NoVerifier
+from specmesh.runtime.types import FinishReason, StepResult, TokenLogprob
+from specmesh.v1 import router_service_pb2 as pb
+
+STARTED = pb.GenerationStarted(request_id="r", seed=3)
+PIECES = ["<unk>", "al", "pha ", "be", "ta", " ga", "The quick brown", " fox", "mma", "!"]
+
+
+def make_output(
+    pieces: list[str] | None = None, max_unread_bytes: int = 1 << 20, **plan: Any
+) -> tuple[Session, Output]:
+    session = make_session(max_output_tokens=60, **plan)
+    text = None
+    if pieces is not None:
+        text = Tokenizer(to_bytes(of_pieces(pieces))).stream(session.plan.stop_strings)
+    return session, Output(session, text, STARTED, max_unread_bytes)
+
+
+def emit(session: Session, output: Output, *token_ids: int, **fields: Any) -> StepResult:
+    """A step as the step loop takes it."""
+    accepted = max(len(token_ids) - 1, 0)
+    result = output.cut_at_stop(StepResult(77, session.position, token_ids, accepted, accepted, **fields))
+    session.commit(result)
+    output.add(result, None)
+    return result
+
+
+async def collect(output: Output) -> list[pb.GenerateResponse]:
+    return [event async for event in output.events()]
+
+
+def text_of(events: list[pb.GenerateResponse]) -> str:
+    return "".join(event.delta.text for event in events)
+
+
+def kinds(events: list[pb.GenerateResponse]) -> list[str]:
+    return [str(event.WhichOneof("event")) for event in events]
+
+
+async def test_started_comes_with_the_first_token_and_not_before() -> None:
+    session, output = make_output()
+    events = output.events()
+    first = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0.02)
+    assert not first.done()
+    emit(session, output, 9)
+    assert (await first).started == STARTED
+    assert (await anext(events)).delta.token_ids == [9]
+    emit(session, output, 10, 11)
+    second = (await anext(events)).delta
+    assert (second.token_ids, second.output_offset) == ([10, 11], 1)
+    output.finish(FinishReason.LENGTH)
+    finished = (await anext(events)).finished
+    assert finished.finish_reason == pb.FINISH_REASON_LENGTH and finished.usage.output_token_count == 3
+
+
+async def test_a_failure_before_the_first_token_sends_nothing() -> None:
+    _, output = make_output()
+    output.fail(NoVerifier("none"))
+    with pytest.raises(NoVerifier):
+        await anext(output.events())
+
+
+async def test_tokens_emitted_before_a_failure_still_arrive() -> None:
+    session, output = make_output()
+    emit(session, output, 9)
+    output.fail(NoVerifier("none"))
+    events = []
+    with pytest.raises(NoVerifier):
+        async for event in output.events():
+            events.append(event)
+    assert kinds(events) == ["started", "delta"]
+
+
+async def test_unary_sends_everything_at_the_end() -> None:
+    session, output = make_output(unary=True, max_unread_bytes=1024)
+    for _ in range(20):
+        emit(session, output, 9, 10, logprobs=(TokenLogprob(-1.0, ((1, -0.5),) * 5),) * 2)
+        await output.room()
+    output.finish(FinishReason.LENGTH)
+    events = await collect(output)
+    assert kinds(events) == ["started", "delta", "finished"]
+    assert len(events[1].delta.token_ids) == len(events[1].delta.logprobs) == 40
+
+
+async def test_unary_sends_nothing_of_a_failed_generation() -> None:
+    session, output = make_output(unary=True)
+    emit(session, output, 9)
+    output.fail(NoVerifier("none"))
+    with pytest.raises(NoVerifier):
+        await anext(output.events())
+
+
+async def test_steps_are_gathered_for_the_chunk_interval() -> None:
+    session, output = make_output(min_chunk_interval=0.15)
+    deltas: list[tuple[float, list[int]]] = []
+
+    async def read() -> None:
+        async for event in output.events():
+            if event.HasField("delta"):
+                deltas.append((time.monotonic(), list(event.delta.token_ids)))
+
+    reading = asyncio.create_task(read())
+    for token in range(20):
+        emit(session, output, token + 10)
+        await asyncio.sleep(0.02)
+    output.finish(FinishReason.LENGTH)
+    await reading
+    assert sum((ids for _, ids in deltas), []) == list(range(10, 30))
+    gaps = [later[0] - earlier[0] for earlier, later in zip(deltas, deltas[1:-1], strict=False)]
+    assert min(gaps) > 0.14
+
+
+async def test_a_client_that_does_not_read_stops_its_own_session() -> None:
+    session, output = make_output(max_unread_bytes=1024)
+    steps = 0
+    while True:
+        emit(session, output, 9)
+        steps += 1
+        try:
+            await asyncio.wait_for(output.room(), 0.01)
+        except TimeoutError:
+            break
+    assert 200 < steps < 1200
+    events = output.events()
+    await anext(events)
+    await anext(events)
+    await asyncio.wait_for(output.room(), 1)
+
+
+async def test_offsets_continue_after_a_continuation_and_its_tokens_are_not_sent_again() -> None:
+    """C41: a resumed stream begins where the client's tokens end, the text held back included."""
+    session, output = make_output(PIECES, continuation=(1, 2, 3), stop_strings=("beta",))
+    emit(session, output, 5)
+    output.finish(FinishReason.LENGTH)
+    events = await collect(output)
+    assert events[1].delta.output_offset == 3 and events[1].delta.token_ids == [5]
+    assert text_of(events) == "be ga"
+    assert events[-1].finished.usage.output_token_count == 1
+
+
+@pytest.mark.parametrize("sizes", [[5], [1, 1, 1, 1, 1], [2, 3], [3, 2]])
+async def test_a_stop_string_ends_the_text_before_it(sizes: list[int]) -> None:
+    """C11: "al","pha ","be","ta"," ga" with stop "beta"; usage counts up to the token that completed it."""
+    session, output = make_output(PIECES, stop_strings=("beta",))
+    token_ids = [1, 2, 3, 4, 5]
+    for size in sizes:
+        result = emit(session, output, *token_ids[:size])
+        del token_ids[:size]
+        if session.finish_reason is not None:
+            break
+    assert session.finish_reason is FinishReason.STOP and result.token_ids[-1] == 4
+    output.finish(session.finish_reason)
+    events = await collect(output)
+    assert text_of(events) == "alpha "
+    assert events[-1].finished.stop_matched == "beta"
+    assert events[-1].finished.usage.output_token_count == 4
+    assert [token for event in events for token in event.delta.token_ids] == [1, 2, 3, 4]
+
+
+async def test_no_part_of_a_stop_string_leaks_and_nothing_else_is_lost() -> None:
+    """C11: "The quick brown"," fox" with stop "own fox", and with stop "own cat"."""
+    for stop, text, reason in (
+        ("own fox", "The quick br", FinishReason.STOP),
+        ("own cat", "The quick brown fox", FinishReason.LENGTH),
+    ):
+        session, output = make_output(PIECES, stop_strings=(stop,))
+        emit(session, output, 6)
+        emit(session, output, 7)
+        output.finish(session.finish_reason or FinishReason.LENGTH)
+        events = await collect(output)
+        assert text_of(events) == text
+        assert events[-1].finished.finish_reason == pb.FinishReason.Value(f"FINISH_REASON_{reason.name}")
+
+
+async def test_the_text_of_a_stop_token_is_not_sent_but_the_token_is() -> None:
+    """C9: text of [5, 9], usage 3."""
+    session, output = make_output(PIECES)
+    emit(session, output, 5, 9, 2, finish_reason=FinishReason.STOP, stop_token_id=2)
+    output.finish(FinishReason.STOP)
+    events = await collect(output)
+    assert text_of(events) == " ga!"
+    assert events[1].delta.token_ids == [5, 9, 2]
+    assert events[-1].finished.stop_matched == "2"
+    assert events[-1].finished.usage.output_token_count == 3
+
+
+async def test_text_held_for_a_stop_string_is_sent_at_the_end() -> None:
+    session, output = make_output(PIECES, stop_strings=("beta",))
+    emit(session, output, 1, 3)
+    output.finish(FinishReason.LENGTH)
+    events = await collect(output)
+    assert text_of(events) == "albe"
