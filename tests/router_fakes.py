@@ -250,7 +250,7 @@ async def running(part: Any) -> AsyncIterator[None]:
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for a condition that other tasks bring about."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  what is waited for is another part's state
             await asyncio.sleep(0.005)
 
 

@@ -79,13 +79,17 @@ async def test_a_block_arrives_token_by_token() -> None:
         await ready(drafts)
         session = make_session()
         block = await ask(drafts, session)
-        assert block.block.token_ids == (10, 11, 12, 13) and block.block.position == 3
-        assert block.arm is not None and block.arm.name == "good@dddddddd"
+        assert block.block.token_ids == (10, 11, 12, 13)
+        assert block.block.position == 3
+        assert block.arm is not None
+        assert block.arm.name == "good@dddddddd"
         entry = fake.entries[0]
-        assert entry.delta_token_ids == [5, 6, 7] and entry.block_length == 4
+        assert entry.delta_token_ids == [5, 6, 7]
+        assert entry.block_length == 4
         committed(session, 10, 30)
         await ask(drafts, session)
-        assert fake.entries[1].delta_token_ids == [10, 30] and fake.entries[1].position == 5
+        assert fake.entries[1].delta_token_ids == [10, 30]
+        assert fake.entries[1].position == 5
 
 
 async def test_a_late_block_is_cut_and_not_dropped() -> None:
@@ -196,7 +200,8 @@ async def test_a_context_that_is_not_held_is_brought_by_open() -> None:
         session = make_session()
         assert (await ask(drafts, session)).block.token_ids == (21,)
         assert fake.opened == [(session.session_id, 1, (6, 7))]
-        assert fake.entries[1].position == 3 and fake.entries[1].delta_token_ids == []
+        assert fake.entries[1].position == 3
+        assert fake.entries[1].delta_token_ids == []
 
 
 async def test_a_replica_that_keeps_asking_for_the_context_is_given_up() -> None:
@@ -276,7 +281,8 @@ async def test_a_malformed_block_cools_its_replica_only() -> None:
         block = await ask(drafts, session)
         result = committed(session, 30, block_refusal=BlockRefusal.MALFORMED_ROW)
         assert drafts.learn(session, block, result) is FallbackReason.INVALID_BLOCK
-        assert block.replica is not None and not block.replica.health.ready
+        assert block.replica is not None
+        assert not block.replica.health.ready
         assert drafts.views(session)
 
 
@@ -289,7 +295,8 @@ async def test_pieces_that_do_not_follow_each_other_end_the_block() -> None:
         await ready(drafts)
         block = await ask(drafts, make_session())
         assert block.block.token_ids == (10,)
-        assert block.replica is not None and not block.replica.health.ready
+        assert block.replica is not None
+        assert not block.replica.health.ready
 
 
 async def test_rows_of_an_untrusted_draft_are_not_believed_under_block() -> None:
@@ -324,7 +331,9 @@ async def test_a_barred_pool_gets_nothing_of_a_context() -> None:
             assert not drafts.views(session)
             assert (await ask(drafts, session)).block.token_ids == ()
             drafts.close(session)
-        assert not fake.entries and not fake.opened and fake.closed == probes
+        assert not fake.entries
+        assert not fake.opened
+        assert fake.closed == probes
 
 
 async def test_why_a_step_is_plain() -> None:
@@ -366,7 +375,8 @@ async def test_sessions_spread_over_replicas_and_stay_where_their_cache_is() -> 
                 await ask(drafts, session)
                 committed(session, 30)
         seen = [{entry.session_id for entry in fake.entries} for fake in fakes]
-        assert len(seen[0]) == len(seen[1]) == 3 and not seen[0] & seen[1]
+        assert len(seen[0]) == len(seen[1]) == 3
+        assert not seen[0] & seen[1]
 
 
 async def test_the_deadline_follows_the_arms_recent_time() -> None:

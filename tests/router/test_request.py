@@ -24,9 +24,15 @@ def planned(caller: Caller = EVERYBODY, **fields: object) -> Plan:
 
 def test_absent_fields_take_their_documented_values() -> None:
     plan = planned()
-    assert plan.sampling.temperature == 1 and plan.sampling.top_p == 1 and not plan.sampling.has_penalties
-    assert plan.prompt == (5, 6, 7) and plan.continuation == () and plan.stop_token_ids == {2}
-    assert plan.logprobs is None and plan.max_block_length is None and len(plan.request_id) == 32
+    assert plan.sampling.temperature == 1
+    assert plan.sampling.top_p == 1
+    assert not plan.sampling.has_penalties
+    assert plan.prompt == (5, 6, 7)
+    assert plan.continuation == ()
+    assert plan.stop_token_ids == {2}
+    assert plan.logprobs is None
+    assert plan.max_block_length is None
+    assert len(plan.request_id) == 32
 
 
 def test_zero_is_not_absent() -> None:
@@ -67,7 +73,9 @@ def test_a_seed_that_the_rule_cannot_keep_is_refused(rule: str) -> None:
 def test_untrusted_arms_that_send_rows_are_out_under_block_and_token_only() -> None:
     liar, honest = arm_facts("shady", trusted=False), arm_facts("shady", trusted=False, sends_rows=False)
     block = planned(sampling={"rule": "VERIFICATION_RULE_BLOCK"}).scope
-    assert not block.permits(liar) and block.permits(honest) and block.permits(arm_facts("good"))
+    assert not block.permits(liar)
+    assert block.permits(honest)
+    assert block.permits(arm_facts("good"))
     assert planned().scope.permits(liar)
     assert planned(sampling={"rule": "VERIFICATION_RULE_BLOCK", "temperature": 0}).scope.permits(liar)
 
@@ -78,7 +86,8 @@ def test_a_request_narrows_the_arms_and_never_widens_them() -> None:
     assert not planned(BAR_SHADY).scope.permits(shady)
     assert planned(draft={"mode": "DRAFT_MODE_OFF"}).scope == DraftScope(frozenset(), needs_trust=True)
     only = planned(draft={"mode": "DRAFT_MODE_ONLY", "arms": [shady.name]}).scope
-    assert only.permits(shady) and not only.permits(arm_facts("good"))
+    assert only.permits(shady)
+    assert not only.permits(arm_facts("good"))
     with pytest.raises(InvalidValue) as caught:
         planned(BAR_SHADY, draft={"mode": "DRAFT_MODE_ONLY", "arms": ["good", "shady"]})
     assert caught.value.field == "draft.arms[1]"

@@ -65,10 +65,13 @@ async def test_a_step_reaches_the_verifier_and_its_outcome_the_session() -> None
         session.traceparent = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
         await verifiers.open(session, deadline())
         header, context = fake.opened[0]
-        assert context == (5, 6, 7) and header.prompt_length == 3 and header.verify_key == session.verify_key
+        assert context == (5, 6, 7)
+        assert header.prompt_length == 3
+        assert header.verify_key == session.verify_key
         assert (await step(verifiers, session, 8, 9)).token_ids == (8, 9, 53)
         assert (await step(verifiers, session)).token_ids == (56,)
-        assert fake.entries[0].traceparent == session.traceparent and fake.entries[0].remaining_ms > 0
+        assert fake.entries[0].traceparent == session.traceparent
+        assert fake.entries[0].remaining_ms > 0
         verifiers.close(session)
         await until(lambda: header.session_id in fake.closed)
 
@@ -95,7 +98,8 @@ async def test_a_lost_verifier_is_replaced_and_the_step_repeated() -> None:
         await servers[at].stop()
         assert (await stepping).token_ids == (8, 54)
         header, context = (first, second)[1 - at].opened[0]
-        assert context == (5, 6, 7, 53) and header.prompt_length == 3
+        assert context == (5, 6, 7, 53)
+        assert header.prompt_length == 3
         assert header.session_id != (first, second)[at].opened[0][0].session_id
         assert session.context == [5, 6, 7, 53, 8, 54]
 
