@@ -1,0 +1,213 @@
+"""The `specmesh` command. It starts services and talks to them; it never imports torch."""
+
+import json
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+from rich.console import Console
+
+from specmesh.command.connection import Connection, connection_options, run
+
+CHAT_ROLES = ("system", "user")
+PASS_ON = {"ignore_unknown_options": True, "help_option_names": ["--help-command"]}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="specmesh")
+def main() -> None:
+    """Exact speculative decoding as a service mesh.
+
+    `specmesh demo` shows it; `specmesh up` starts a mesh on this machine, `specmesh generate PROMPT` uses it.
+    """
+
+
+def _service(name: str, summary: str) -> None:
+    @main.command(name, help=summary, context_settings=PASS_ON, add_help_option=False)
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def command(arguments: tuple[str, ...]) -> None:
+        from specmesh.command.service import become
+
+        become(f"specmesh.{name}", arguments)
+
+
+_service("verifier", "Run one verifier: --config FILE, --set KEY=VALUE.")
+_service("draft", "Run one draft service: --config FILE, --set KEY=VALUE.")
+_service("router", "Run one router: --config FILE, --set KEY=VALUE.")
+
+
+@main.command()
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="The mesh (TOML); default: the demo.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the router (0: any); default 50050.")
+def up(config: Path | None, port: int | None) -> None:
+    """Start a whole mesh on this machine: verifier, drafts and router, each a process of its own."""
+    from specmesh.command.up import run_up
+
+    sys.exit(run_up(config, port, Console(stderr=True)))
+
+
+@main.command()
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default="build/demo.json", show_default=True)
+@click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="Per prompt.")
+def demo(output: Path, max_tokens: int) -> None:
+    """Start a mesh of real models, generate prose, code and a chat answer, and show what each draft did."""
+    from specmesh.command.demo import run_demo
+
+    sys.exit(run_demo(output, max_tokens, Console(), Console(stderr=True)))
+
+
+@main.command()
+@click.argument("prompt", required=False)
+@click.option("--file", type=click.File(encoding="utf-8"), help="Read the prompt from a file; - is standard input.")
+@click.option("--tokens", help="Token ids separated by commas, instead of a text.")
+@click.option("--chat", is_flag=True, help="The prompt is a user's message; the model's own chat template is used.")
+@click.option("--system", help="A system message, with --chat.")
+@click.option("--model", default="", help="Only needed when the router serves several.")
+@click.option("--max-tokens", "max_output_tokens", type=int, default=128, show_default=True)
+@click.option("--temperature", type=float, help="Default 1; 0 is greedy.")
+@click.option("--top-p", type=float)
+@click.option("--top-k", type=int)
+@click.option("--min-p", type=float)
+@click.option("--repetition-penalty", type=float)
+@click.option("--presence-penalty", type=float)
+@click.option("--frequency-penalty", type=float)
+@click.option("--seed", type=int, help="The same seed gives the same text, whatever the drafts do.")
+@click.option("--rule", type=click.Choice(["BLOCK", "TOKEN", "COUPLED"], case_sensitive=False))
+@click.option("--stop", multiple=True, help="A string that ends the text; may be repeated.")
+@click.option("--ignore-eos", is_flag=True, help="Do not end at the model's own end token.")
+@click.option("--drafts", default="auto", show_default=True, help="auto, off, or arm names separated by commas.")
+@click.option("--max-block-length", type=int, help="Upper bound on the tokens drafted in a step.")
+@click.option("--logprobs", type=int, help="Log-probability of each token and of the n likeliest, in --json.")
+@click.option("--workload", help="A hint for the policy, one of the router's configured names.")
+@click.option("--request-id", help="For traces and logs.")
+@click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds.")
+@click.option("--steps/--no-steps", default=True, help="Ask for a report of every step.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text and table.")
+@connection_options
+def generate(
+    connection: Connection,
+    prompt: str | None,
+    file: TextIO | None,
+    tokens: str | None,
+    chat: bool,
+    system: str | None,
+    as_json: bool,
+    drafts: str,
+    steps: bool,
+    **options: Any,  # noqa: ANN401  the options above, by name
+) -> None:
+    """Generate from PROMPT and show the text as it comes, then what each arm did."""
+    from specmesh.command.generate import generate as generate_text
+
+    connect = partial(connection.client, options.pop("timeout"))
+    given: Any = {name: value for name, value in options.items() if value is not None and value != "" and value != ()}
+    given |= {"step_reports": steps, **_draft_options(drafts)}
+    console = Console(stderr=True, highlight=False)
+    text = _token_ids(tokens) if tokens is not None else _text(prompt, file, chat, system)
+    run(generate_text(connect, text, given, as_json=as_json, output=sys.stdout, console=console), connection.address)
+
+
+def _text(prompt: str | None, file: TextIO | None, chat: bool, system: str | None) -> str | list[tuple[str, str]]:
+    if (prompt is None) == (file is None):
+        raise click.UsageError("Give a PROMPT, --file FILE (--file - reads standard input) or --tokens.")
+    if system is not None and not chat:
+        raise click.UsageError("--system goes with --chat.")
+    text = prompt or "" if file is None else file.read()
+    return [*([("system", system)] if system else []), ("user", text)] if chat else text
+
+
+def _token_ids(tokens: str) -> list[int]:
+    try:
+        return [int(word) for word in tokens.split(",")]
+    except ValueError:
+        raise click.UsageError("--tokens: expected token ids separated by commas.") from None
+
+
+def _draft_options(drafts: str) -> Mapping[str, Any]:
+    if drafts.lower() in ("auto", "off"):
+        return {"draft_mode": drafts.upper()}
+    return {"draft_mode": "ONLY", "arms": [name.strip() for name in drafts.split(",")]}
+
+
+@main.command()
+@click.option("--model", default="", help="Only arms of this target.")
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds, with --watch.")
+@click.option("--json", "as_json", is_flag=True)
+@connection_options
+def drafts(connection: Connection, model: str, watch: bool, interval: float, as_json: bool) -> None:
+    """List the arms: state, replicas, acceptance, time to a block, share of steps."""
+    from specmesh.command.drafts import show_drafts
+
+    if watch and as_json:
+        raise click.UsageError("--watch and --json exclude each other.")
+    shown = show_drafts(
+        connection.client, Console(), model=model, as_json=as_json, interval=interval if watch else None
+    )
+    run(shown, connection.address)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True)
+@connection_options
+def models(connection: Connection, as_json: bool) -> None:
+    """List the targets that are served."""
+    from specmesh.command.drafts import show_models
+
+    run(show_models(connection.client, Console(), as_json=as_json), connection.address)
+
+
+@main.command()
+@click.option("--requests", type=click.IntRange(1, 100_000), default=32, show_default=True)
+@click.option("--concurrency", type=click.IntRange(1, 10_000), default=8, show_default=True)
+@click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--temperature", type=float, default=0.0, show_default=True)
+@click.option("--drafts", default="auto", show_default=True, help="auto, off, or arm names separated by commas.")
+@click.option(
+    "--file", type=click.File(encoding="utf-8"), help="Prompts, one a line; default: a few of prose and code."
+)
+@click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds, of one request.")
+@click.option("--json", "as_json", is_flag=True)
+@connection_options
+def bench(
+    connection: Connection,
+    requests: int,
+    concurrency: int,
+    max_tokens: int,
+    temperature: float,
+    drafts: str,
+    file: TextIO | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Put a bounded load on a router: tokens per second, latency percentiles."""
+    from specmesh.command.bench import PROMPTS, bench_table, run_load
+
+    prompts = [line for line in file.read().splitlines() if line] if file else PROMPTS
+    options = {
+        "max_output_tokens": max_tokens,
+        "temperature": temperature,
+        "timeout": timeout,
+        **_draft_options(drafts),
+    }
+    load = run_load(
+        partial(connection.client, timeout),
+        requests=requests,
+        concurrency=concurrency,
+        options=options,
+        prompts=prompts,
+    )
+    report = run(load, connection.address)
+    if as_json:
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        Console().print(bench_table(report))
+    if report["failures"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

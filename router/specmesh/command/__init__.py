@@ -1,0 +1,1 @@
+"""What the `specmesh` command does; `specmesh.cli` is its entry. Nothing here imports torch."""

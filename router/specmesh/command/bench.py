@@ -1,0 +1,128 @@
+"""`specmesh bench`: a bounded load on a router; tokens per second and latency percentiles."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from specmesh.client import AsyncClient, Delta, Finished, SpecMeshError
+
+PERCENTILES = (50, 90, 99)
+
+PROMPTS = (
+    "The history of the lighthouse begins with",
+    "def quicksort(items):\n    ",
+    "Write a short letter to a friend about the sea.",
+    "import json\n\n\ndef load_settings(path):\n    ",
+)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What the requests of a run took, in seconds."""
+
+    first_token: list[float] = field(default_factory=list)
+    per_token: list[float] = field(default_factory=list)
+    request: list[float] = field(default_factory=list)
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+async def run_load(
+    connect: Callable[[], AsyncClient],
+    *,
+    requests: int,
+    concurrency: int,
+    options: Mapping[str, Any],
+    prompts: Sequence[str] = PROMPTS,
+) -> dict[str, Any]:
+    """`requests` generations, at most `concurrency` at a time, prompts in turn. Returns the report."""
+    measured, numbers = Measured(), iter(range(requests))
+
+    async def worker(client: AsyncClient) -> None:
+        for number in numbers:
+            await _one(client, prompts[number % len(prompts)], options, measured)
+
+    began = time.perf_counter()
+    async with connect() as client, asyncio.TaskGroup() as group:
+        for _ in range(min(concurrency, requests)):
+            group.create_task(worker(client))
+    return _report(measured, time.perf_counter() - began, requests, concurrency)
+
+
+async def _one(client: AsyncClient, prompt: str, options: Mapping[str, Any], measured: Measured) -> None:
+    began = time.perf_counter()
+    first = last = None
+    tokens = 0
+    try:
+        async for event in client.stream(prompt, **options):
+            if isinstance(event, Delta) and event.token_ids:
+                last = time.perf_counter()
+                first = first or last
+                tokens += len(event.token_ids)
+            elif isinstance(event, Finished):
+                measured.drafted += event.usage.drafted_token_count
+                measured.accepted += event.usage.accepted_token_count
+                measured.steps += event.usage.step_count
+    except SpecMeshError as error:
+        name = error.reason or error.code.name
+        measured.failures[name] = measured.failures.get(name, 0) + 1
+        return
+    measured.tokens += tokens
+    measured.request.append(time.perf_counter() - began)
+    if first is not None and last is not None:
+        measured.first_token.append(first - began)
+        if tokens > 1:
+            measured.per_token.append((last - first) / (tokens - 1))
+
+
+def _report(measured: Measured, seconds: float, requests: int, concurrency: int) -> dict[str, Any]:
+    return {
+        "requests": requests,
+        "concurrency": concurrency,
+        "failures": measured.failures,
+        "seconds": seconds,
+        "output_tokens": measured.tokens,
+        "tokens_per_second": measured.tokens / seconds,
+        "steps": measured.steps,
+        "tokens_per_step": measured.tokens / measured.steps if measured.steps else None,
+        "acceptance": measured.accepted / measured.drafted if measured.drafted else None,
+        "ms_to_first_token": _percentiles(measured.first_token),
+        "ms_per_output_token": _percentiles(measured.per_token),
+        "ms_per_request": _percentiles(measured.request),
+    }
+
+
+def _percentiles(seconds: list[float]) -> dict[str, float | None]:
+    """Nearest rank, in milliseconds."""
+    ordered = sorted(seconds)
+
+    def at(percent: int) -> float | None:
+        return ordered[math.ceil(percent / 100 * len(ordered)) - 1] * 1e3 if ordered else None
+
+    return {f"p{percent}": at(percent) for percent in PERCENTILES}
+
+
+def bench_table(report: Mapping[str, Any]) -> Table:
+    """The report for people."""
+    title = (
+        f"{report['requests']} requests, {report['concurrency']} at a time: {report['tokens_per_second']:.1f} tokens/s"
+    )
+    table = Table("", *(f"p{percent}" for percent in PERCENTILES), title=title, title_justify="left")
+    for name, key in (
+        ("ms to first token", "ms_to_first_token"),
+        ("ms per output token", "ms_per_output_token"),
+        ("ms per request", "ms_per_request"),
+    ):
+        cells = (report[key][f"p{percent}"] for percent in PERCENTILES)
+        table.add_row(name, *("-" if cell is None else f"{cell:.1f}" for cell in cells))
+    if report["failures"]:
+        table.caption = "failed: " + ", ".join(f"{count} {name}" for name, count in report["failures"].items())
+    return table

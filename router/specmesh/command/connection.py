@@ -1,0 +1,120 @@
+"""Options by which every command finds a router, and what it says when it does not."""
+
+import asyncio
+import functools
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import grpc
+
+from specmesh.client import AsyncClient, SpecMeshError, Tls
+from specmesh.command.mesh_config import DEFAULT_ADDRESS
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+FAILED = 1
+
+ADVICE = {
+    grpc.StatusCode.UNAVAILABLE: "Is a router there (--address)? `specmesh up` starts a mesh on this machine.",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "The mesh is full; try again after the time it named.",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "Give it more time with --timeout, or ask for fewer tokens.",
+    grpc.StatusCode.UNAUTHENTICATED: "Give the token of a caller that the router knows with --token-file.",
+    grpc.StatusCode.PERMISSION_DENIED: "Ask the operator for the role; step reports can be left out with --no-steps.",
+    grpc.StatusCode.NOT_FOUND: "`specmesh models` lists what is served.",
+    grpc.StatusCode.INTERNAL: "The router's log has the rest.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where a router is and how to talk to it."""
+
+    address: str
+    tls: Tls | None
+    token: str | None
+    plaintext_token: bool
+
+    def client(self, timeout: float = 30.0) -> AsyncClient:
+        """A client; `timeout` in seconds is that of every call."""
+        return AsyncClient(
+            self.address, tls=self.tls, token=self.token, plaintext_token=self.plaintext_token, timeout=timeout
+        )
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OPTIONS: Mapping[str, tuple[Sequence[str], dict[str, Any]]] = {
+    "address": (["--address"], {"default": DEFAULT_ADDRESS, "show_default": True, "envvar": "SPECMESH_ADDRESS",
+                                "help": "The router."}),
+    "use_tls": (["--tls/--no-tls"], {"default": None, "help": "TLS; on when another --tls option is given."}),
+    "tls_ca": (["--tls-ca"], {"type": _FILE, "help": "Authority of the router's certificate (PEM)."}),
+    "tls_cert": (["--tls-cert"], {"type": _FILE, "help": "This client's certificate (PEM)."}),
+    "tls_key": (["--tls-key"], {"type": _FILE, "help": "Its key (PEM)."}),
+    "token_file": (["--token-file"], {"type": _FILE, "envvar": "SPECMESH_TOKEN_FILE",
+                                      "help": "File with this caller's bearer token."}),
+    "plaintext_token": (["--plaintext-token"], {"is_flag": True,
+                                                "help": "Send the token without TLS; something else encrypts."}),
+}  # fmt: skip
+
+
+def connection_options(command: F) -> F:
+    """Add --address, --tls-* and --token-file; the command gets `connection`."""
+
+    @functools.wraps(command)
+    def with_connection(**options: Any) -> object:  # noqa: ANN401  from click
+        given = {name: options.pop(name) for name in _OPTIONS}
+        return command(connection=_connection(**given), **options)
+
+    decorated: Any = with_connection
+    for name, (flags, attributes) in reversed(list(_OPTIONS.items())):
+        decorated = click.option(*flags, name, **attributes)(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def _connection(
+    *,
+    address: str,
+    use_tls: bool | None,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    token_file: Path | None,
+    plaintext_token: bool,
+) -> Connection:
+    given = any((tls_ca, tls_cert, tls_key))
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key are given together or not at all.")
+    if use_tls is False and given:
+        raise click.UsageError("--no-tls and other --tls options exclude each other.")
+    tls = Tls(_bytes(tls_ca), _bytes(tls_key), _bytes(tls_cert)) if use_tls or given else None
+    if token_file and tls is None and not plaintext_token:
+        raise click.UsageError("--token-file needs TLS (--tls), or --plaintext-token where something else encrypts.")
+    token = token_file.read_text().strip() if token_file else None
+    return Connection(address, tls, token, plaintext_token)
+
+
+def _bytes(path: Path | None) -> bytes | None:
+    return path.read_bytes() if path else None
+
+
+def run(main: Coroutine[Any, Any, R], address: str) -> R:
+    """Run to the end; an error of the mesh is a line that says what to do next, and status 1."""
+    try:
+        return asyncio.run(main)
+    except SpecMeshError as error:
+        fail(error, address)
+
+
+def fail(error: SpecMeshError, address: str) -> NoReturn:
+    """Say what happened and what to do."""
+    sys.stderr.write(f"specmesh: {address}: {error}\n")
+    advice = ADVICE.get(error.code)
+    if error.retry_after is not None:
+        advice = f"Try again in {error.retry_after:g} s."
+    if advice:
+        sys.stderr.write(f"{advice}\n")
+    sys.exit(FAILED)

@@ -1,0 +1,109 @@
+"""A whole mesh on this machine: verifier and drafts, then the router that joins them; one ends, all end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar
+
+from specmesh.command.mesh_config import MeshConfig, flags
+from specmesh.command.processes import Launch, ServiceEnded, ServiceProcess
+
+R = TypeVar("R")
+
+
+class StartView(Protocol):
+    """Who watches a mesh start."""
+
+    def starting(self, name: str) -> None:
+        """A process was started."""
+
+    def line(self, name: str, text: str) -> None:
+        """It logged a line."""
+
+    def ready(self, name: str, address: str) -> None:
+        """It serves."""
+
+
+class Mesh:
+    """Running processes and the address that clients use."""
+
+    def __init__(self, view: StartView) -> None:
+        self._view = view
+        self._processes: list[ServiceProcess] = []
+        self.address = ""
+
+    async def start(self, config: MeshConfig) -> None:
+        """All services; returns when the router serves. Raises `ServiceEnded`."""
+        backends = [Launch("verifier", "specmesh.verifier", flags(config.verifier))]
+        backends += [Launch(f"draft {draft.pool}", "specmesh.draft", flags(draft.settings)) for draft in config.drafts]
+        verifier, *drafts = await self._start(backends)
+        pools = [
+            {"name": draft.pool, "addresses": [address], "trust": draft.trust}
+            for draft, address in zip(config.drafts, drafts, strict=True)
+        ]
+        settings = config.router | {"verifiers": [verifier], "pools": pools}
+        [self.address] = await self._start([Launch("router", "specmesh.router", flags(settings))])
+
+    async def _start(self, launches: Sequence[Launch]) -> list[str]:
+        """Start several at once and wait until all serve. Raises `ServiceEnded` when one does not come up."""
+        processes = [ServiceProcess(launch, self._view.line) for launch in launches]
+        for process in processes:
+            await process.start()
+            self._processes.append(process)
+            self._view.starting(process.launch.name)
+        return await self.unless_one_ends(
+            asyncio.ensure_future(asyncio.gather(*(self._ready(process) for process in processes)))
+        )
+
+    async def _ready(self, process: ServiceProcess) -> str:
+        address = await process.address
+        self._view.ready(process.launch.name, address)
+        return address
+
+    async def first_end(self) -> ServiceEnded:
+        """Wait for the first process to end, which none should."""
+        waiting = {asyncio.ensure_future(process.ended()) for process in self._processes}
+        try:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def unless_one_ends(self, work: asyncio.Future[R]) -> R:
+        """The result of `work`, which is cancelled when a process ends first. Raises `ServiceEnded`."""
+        end = asyncio.ensure_future(self.first_end())
+        waiting: set[asyncio.Future[Any]] = {work, end}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            raise end.result()
+        finally:
+            work.cancel()
+            end.cancel()
+
+    async def stop(self) -> None:
+        """The router drains first: its sessions need the others to finish."""
+        for process in reversed(self._processes):
+            if process.launch.name == "router":
+                await process.stop()
+        await asyncio.gather(*(process.stop() for process in self._processes))
+
+    def kill(self) -> None:
+        """End every process at once."""
+        for process in self._processes:
+            process.kill()
+
+
+@asynccontextmanager
+async def running_mesh(config: MeshConfig, view: StartView) -> AsyncIterator[Mesh]:
+    """A mesh for the time of a block; whatever ends the block, no process is left. Raises `ServiceEnded`."""
+    mesh = Mesh(view)
+    try:
+        await mesh.start(config)
+        yield mesh
+        await mesh.stop()
+    finally:
+        mesh.kill()
+        await mesh.stop()

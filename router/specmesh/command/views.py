@@ -1,0 +1,101 @@
+"""What a person sees while a mesh starts and runs."""
+
+import time
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.spinner import Spinner
+from rich.text import Text
+
+MAX_LINE = 100
+
+
+@dataclass
+class _Row:
+    name: str
+    began: float
+    note: str = "loading"
+    address: str = ""
+    spinner: Spinner = field(default_factory=lambda: Spinner("dots"))
+
+    def __rich__(self) -> Text | Spinner:
+        if self.address:
+            return Text.assemble(("✓ ", "green"), f"{self.name:<16} ", (self.note, "dim"))
+        seconds = time.monotonic() - self.began
+        self.spinner.update(text=Text.assemble(f"{self.name:<16} ", (f"{self.note} ({seconds:.0f} s)", "dim")))
+        return self.spinner
+
+
+class TerminalView:
+    """A line per service that shows what it is at, while the mesh starts; then its log lines."""
+
+    def __init__(self, console: Console, *, show_log: bool) -> None:
+        """With `show_log` every log line is printed once all is ready, else warnings and errors only."""
+        self._console = console
+        self._show_log = show_log
+        self._rows: dict[str, _Row] = {}
+        self._live = Live(console=console, refresh_per_second=8, get_renderable=self._render)
+        self._done = False
+
+    def starting(self, name: str) -> None:
+        """A spinner for it."""
+        self._rows[name] = _Row(name, time.monotonic())
+        self._live.start()
+
+    def line(self, name: str, text: str) -> None:
+        """Its latest words beside its name."""
+        if self._done:
+            _print_log(self._console, name, text, everything=self._show_log)
+        elif name in self._rows:
+            self._rows[name].note = text[:MAX_LINE]
+
+    def ready(self, name: str, address: str) -> None:
+        """A tick for it."""
+        row = self._rows[name]
+        row.address, row.note = address, f"{address}, after {time.monotonic() - row.began:.1f} s"
+
+    def close(self) -> None:
+        """All is ready, or failed: leave the lines as they are."""
+        self._done = True
+        self._live.stop()
+
+    def _render(self) -> Group:
+        return Group(*self._rows.values())
+
+
+class PlainView:
+    """The same for a log file: a line an event."""
+
+    def __init__(self, console: Console, *, show_log: bool) -> None:
+        """With `show_log` every log line is printed, else warnings and errors only."""
+        self._console = console
+        self._show_log = show_log
+        self._began: dict[str, float] = {}
+
+    def starting(self, name: str) -> None:
+        """Say so."""
+        self._began[name] = time.monotonic()
+        self._console.print(f"{name}: starting")
+
+    def line(self, name: str, text: str) -> None:
+        """Say it if asked to."""
+        _print_log(self._console, name, text, everything=self._show_log)
+
+    def ready(self, name: str, address: str) -> None:
+        """Say so."""
+        self._console.print(f"{name}: ready at {address} after {time.monotonic() - self._began[name]:.1f} s")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def start_view(console: Console, *, show_log: bool) -> TerminalView | PlainView:
+    """The view that fits where `console` writes to."""
+    return TerminalView(console, show_log=show_log) if console.is_terminal else PlainView(console, show_log=show_log)
+
+
+def _print_log(console: Console, name: str, text: str, *, everything: bool) -> None:
+    if everything or text.startswith(("warning:", "error:", "critical:")):
+        console.print(f"[dim]{escape(name)} |[/dim] {escape(text)}")
