@@ -7,6 +7,9 @@ from pathlib import Path
 
 CLIENT = {
     "specmesh/client.py",
+    "specmesh/_client_request.py",
+    "specmesh/_client_results.py",
+    "specmesh/_client_run.py",
     "specmesh/py.typed",
     "specmesh/v1/router_service.proto",
     "specmesh/v1/router_service_pb2.py",

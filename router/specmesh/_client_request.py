@@ -1,0 +1,138 @@
+"""Requests of `specmesh.client`: options to fields, and what the wire cannot carry refused by name before sending."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal, Required, TypedDict, TypeVar, cast
+
+import grpc
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from specmesh._client_results import InvalidRequest
+from specmesh.v1 import router_service_pb2 as pb
+
+T = TypeVar("T")
+Prompt = str | Sequence[int] | Sequence[tuple[str, str]]
+MAX_REQUEST_BYTES = 4 << 20
+
+
+class Options(TypedDict, total=False):
+    """What a generation may be given; absent ones take the defaults documented in router_service.proto."""
+
+    max_output_tokens: Required[int]
+    model: str
+    request_id: str
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int
+    rule: Literal["BLOCK", "TOKEN", "COUPLED"]
+    stop: Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    draft_mode: Literal["AUTO", "OFF", "ONLY"]
+    arms: Sequence[str]
+    max_block_length: int
+    logprobs: int
+    min_chunk_interval: float
+    unary: bool
+    step_reports: bool
+    priority: int
+    workload: str
+    continuation_token_ids: Sequence[int]
+
+
+# Options whose name is not the path of their field.
+FIELD_PATHS: dict[str, str] = {
+    **{name: f"sampling.{name}" for name in (
+        "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+        "logit_bias", "seed", "rule",
+    )},
+    **{name: f"output.{name}" for name in ("logprobs", "min_chunk_interval", "unary", "step_reports")},
+    **{name: f"stop.{name}" for name in ("max_output_tokens", "ignore_eos")},
+    "stop": "stop.strings", "stop_token_ids": "stop.token_ids",
+    "draft_mode": "draft.mode", "arms": "draft.arms", "max_block_length": "draft.max_block_length",
+}  # fmt: skip
+
+
+def refusal(path: str, problem: str) -> InvalidRequest:
+    """The error for a field that is refused before sending."""
+    return InvalidRequest(grpc.StatusCode.INVALID_ARGUMENT, f"{path}: {problem}", reason="INVALID_VALUE", field=path)
+
+
+def build_request(prompt: Prompt, options: Mapping[str, Any]) -> pb.GenerateRequest:
+    """A checked request.
+
+    Raises `InvalidRequest` naming the field whose value the wire cannot carry, TypeError for an option there is not.
+    """
+    if unknown := options.keys() - Options.__annotations__.keys():
+        raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")
+    if "max_output_tokens" not in options:
+        raise refusal("stop.max_output_tokens", "is required")
+    request = pb.GenerateRequest()
+    _set_prompt(request, prompt)
+    for name, value in options.items():
+        _set_field(request, FIELD_PATHS.get(name, name), value)
+    if (size := request.ByteSize()) > MAX_REQUEST_BYTES:
+        raise refusal("input", f"the request is {size} bytes; at most {MAX_REQUEST_BYTES} are sent")
+    return request
+
+
+def _set_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:
+    if isinstance(prompt, str):
+        _set_field(request, "text", prompt)
+    elif not prompt:
+        raise refusal("input", "the prompt is empty")
+    elif isinstance(prompt[0], int):
+        _set_field(request, "tokens.ids", prompt)
+    else:
+        turns = [_guard(f"chat.messages[{i}]", _chat_message, turn) for i, turn in enumerate(prompt)]
+        request.chat.messages.extend(turns)
+
+
+def _chat_message(turn: tuple[str, str]) -> pb.ChatMessage:
+    role, content = turn
+    return pb.ChatMessage(role=role, content=content)
+
+
+def _set_field(request: pb.GenerateRequest, path: str, value: object) -> None:
+    *parents, name = path.split(".")
+    message: Any = request
+    for parent in parents:
+        message = getattr(message, parent)
+    _guard(path, _assign, message, message.DESCRIPTOR.fields_by_name[name], value)
+    held = getattr(message, name)
+    for number in held.values() if name == "logit_bias" else (held,):
+        if isinstance(number, float) and not math.isfinite(number):
+            raise refusal(path, "must be a finite number")
+
+
+def _assign(message: Message, descriptor: FieldDescriptor, value: object) -> None:
+    name = descriptor.name
+    if descriptor.enum_type is not None:
+        prefix = descriptor.enum_type.values[0].name.removesuffix("UNSPECIFIED")
+        setattr(message, name, descriptor.enum_type.values_by_name[f"{prefix}{value}"].number)
+    elif name == "logit_bias":
+        getattr(message, name).update(value)
+    elif name == "min_chunk_interval":
+        getattr(message, name).FromTimedelta(timedelta(seconds=cast(float, value)))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        getattr(message, name).extend(value)
+    else:
+        setattr(message, name, value)
+
+
+def _guard(path: str, act: Callable[..., T], *arguments: object) -> T:
+    """Protobuf's own checks, with the name of the field; its words may quote a text and are not kept."""
+    try:
+        return act(*arguments)
+    except KeyError:
+        raise refusal(path, "is not one of the names there are") from None
+    except (ValueError, TypeError, OverflowError, AttributeError):
+        raise refusal(path, "does not fit the type or range of this field") from None

@@ -1,0 +1,149 @@
+"""Requests: every option reaches its field, and what the wire cannot carry is refused by name before sending."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specmesh._client_request import FIELD_PATHS, build_request
+from specmesh.client import Client, InvalidRequest, Options
+from specmesh.v1 import router_service_pb2 as pb
+
+
+def test_every_option_reaches_its_field() -> None:
+    request = build_request(
+        "text",
+        Options(
+            max_output_tokens=9, model="m", request_id="r", temperature=0.0, top_p=0.5, top_k=3, min_p=0.25,
+            repetition_penalty=1.5, presence_penalty=-0.5, frequency_penalty=0.5, logit_bias={7: -1.5},
+            seed=2**64 - 1, rule="COUPLED", stop=["a", "b"], stop_token_ids=[4], ignore_eos=True, draft_mode="ONLY",
+            arms=["code"], max_block_length=0, logprobs=0, min_chunk_interval=0.25, unary=True, step_reports=True,
+            priority=-3, workload="code", continuation_token_ids=[1, 2],
+        ),
+    )  # fmt: skip
+    expected = pb.GenerateRequest(
+        text="text", model="m", request_id="r", priority=-3, workload="code", continuation_token_ids=[1, 2],
+        sampling=pb.SamplingParams(
+            temperature=0, top_p=0.5, top_k=3, min_p=0.25, repetition_penalty=1.5, presence_penalty=-0.5,
+            frequency_penalty=0.5, logit_bias={7: -1.5}, seed=2**64 - 1, rule=pb.VERIFICATION_RULE_COUPLED,
+        ),
+        stop=pb.StopConditions(max_output_tokens=9, strings=["a", "b"], token_ids=[4], ignore_eos=True),
+        draft=pb.DraftOptions(mode=pb.DRAFT_MODE_ONLY, arms=["code"], max_block_length=0),
+        output=pb.OutputOptions(logprobs=0, min_chunk_interval={"nanos": 250_000_000}, unary=True, step_reports=True),
+    )  # fmt: skip
+    assert request == expected
+    assert request.sampling.HasField("temperature")
+    assert request.draft.HasField("max_block_length")
+
+
+def test_every_field_of_the_request_has_an_option() -> None:
+    paths = {FIELD_PATHS.get(name, name) for name in Options.__annotations__}
+    fields = {
+        f"{field.name}.{inner.name}" if field.name in ("sampling", "stop", "draft", "output") else field.name
+        for field in pb.GenerateRequest.DESCRIPTOR.fields
+        for inner in (field.message_type.fields if field.message_type else [field])
+    }
+    assert paths == fields - {"text", "tokens", "chat"}
+
+
+def test_absent_options_are_absent_fields() -> None:
+    request = build_request([5, 6], {"max_output_tokens": 1})
+    assert request == pb.GenerateRequest(tokens=pb.TokenIds(ids=[5, 6]), stop=pb.StopConditions(max_output_tokens=1))
+
+
+def test_messages_are_a_chat() -> None:
+    request = build_request([("system", "brief"), ("user", "hi")], {"max_output_tokens": 1})
+    assert [(message.role, message.content) for message in request.chat.messages] == [
+        ("system", "brief"),
+        ("user", "hi"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field"),
+    [
+        ("top_k", -1, "sampling.top_k"),
+        ("top_k", 2**32, "sampling.top_k"),
+        ("top_k", 1.5, "sampling.top_k"),
+        ("seed", -1, "sampling.seed"),
+        ("seed", 2**64, "sampling.seed"),
+        ("temperature", float("nan"), "sampling.temperature"),
+        ("temperature", float("inf"), "sampling.temperature"),
+        ("temperature", 1e39, "sampling.temperature"),
+        ("temperature", "hot", "sampling.temperature"),
+        ("presence_penalty", float("-inf"), "sampling.presence_penalty"),
+        ("logit_bias", {-1: 1.0}, "sampling.logit_bias"),
+        ("logit_bias", {1: float("nan")}, "sampling.logit_bias"),
+        ("rule", "block", "sampling.rule"),
+        ("max_output_tokens", -1, "stop.max_output_tokens"),
+        ("stop", "END", "stop.strings"),
+        ("stop", ["\ud800"], "stop.strings"),
+        ("stop_token_ids", [-1], "stop.token_ids"),
+        ("draft_mode", "SOMETIMES", "draft.mode"),
+        ("max_block_length", -1, "draft.max_block_length"),
+        ("logprobs", -1, "output.logprobs"),
+        ("min_chunk_interval", float("nan"), "output.min_chunk_interval"),
+        ("priority", 2**31, "priority"),
+        ("model", 5, "model"),
+        ("continuation_token_ids", [2**32], "continuation_token_ids"),
+    ],
+)
+def test_what_the_wire_cannot_carry_is_refused_by_name(option: str, value: object, field: str) -> None:
+    """C17: nothing is sent (there is no server), and the field is named."""
+    options: Any = {"max_output_tokens": 1, option: value}
+    with Client("localhost:1") as client, pytest.raises(InvalidRequest) as refusal:
+        client.stream("x", **options)
+    assert (refusal.value.field, refusal.value.reason) == (field, "INVALID_VALUE")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"),
+    [
+        ([], "input"),
+        ("x" * (4 << 20), "input"),
+        ([3, -1], "tokens.ids"),
+        ([("user", "hi"), ("user", 5)], "chat.messages[1]"),
+        ([("user",)], "chat.messages[0]"),
+        ("\ud800", "text"),
+    ],
+)
+def test_a_prompt_that_cannot_be_sent_is_refused_without_quoting_it(prompt: Any, field: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        build_request(prompt, {"max_output_tokens": 1})
+    assert refusal.value.field == field
+    assert "hi" not in refusal.value.message.split()
+
+
+def test_max_output_tokens_has_no_silent_default() -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        build_request("x", {})
+    assert refusal.value.field == "stop.max_output_tokens"
+
+
+def test_an_option_that_there_is_not_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="temprature"):
+        build_request("x", {"max_output_tokens": 1, "temprature": 1.0})
+    with pytest.raises(TypeError, match="retries"):
+        Client("localhost:1", retries=2)  # type: ignore[call-arg]
+
+
+def test_the_client_imports_nothing_but_grpc_and_protobuf() -> None:
+    program = "import sys, specmesh.client; print(*sorted(name for name in sys.modules if name.startswith('specmesh')))"
+    command = [
+        sys.executable,
+        "-c",
+        program + "; assert not {'torch', 'numpy', 'pydantic', 'tokenizers'} & set(sys.modules)",
+    ]
+    loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    allowed = {"specmesh", "specmesh.client", "specmesh.v1"}
+    assert all(
+        name in allowed or name.startswith(("specmesh._client_", "specmesh.v1.router_service_pb2")) for name in loaded
+    ), loaded
+
+
+def test_no_file_of_the_client_is_long() -> None:
+    folder = Path(sys.modules["specmesh.client"].__file__ or "").parent
+    for path in [folder / "client.py", *folder.glob("_client_*.py")]:
+        assert len(path.read_text().splitlines()) <= 300, path.name
