@@ -7,9 +7,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from mesh_tables import TableFiles
 
 READY_SECONDS = 60.0
 END_SECONDS = 20.0
@@ -84,6 +87,21 @@ class Service:
         for stream in (self.process.stdin, self.process.stdout, self._log):
             assert stream is not None
             stream.close()
+
+
+@dataclass(frozen=True)
+class Running:
+    """Addresses of what runs."""
+
+    folder: Path
+    tables: TableFiles
+    verifier: Service
+    drafts: dict[str, Service]
+    router: Service
+
+    def pools(self, *names: str) -> list[dict[str, object]]:
+        """The `pools` setting of a router that uses these drafts."""
+        return [{"name": name, "addresses": [self.drafts[name].address]} for name in names]
 
 
 def _flag(value: object) -> str:
