@@ -29,9 +29,15 @@ def tiny_module(*, head_width: int = 64, seed: int = 5, max_position_embeddings:
     return LlamaForCausalLM(config).eval()
 
 
-def tiny_model(*, token_map: Tensor | None = None, **more: int) -> PagedModel:
-    """The module over a paged cache; with `token_map`, a head of those ids only."""
+def tiny_model(*, token_map: Tensor | None = None, loud_padding: bool = False, **more: int) -> PagedModel:
+    """The module over a paged cache; with `token_map`, a head of those ids only.
+
+    With `loud_padding` the head's columns beyond the vocabulary have the largest logits.
+    """
     module = tiny_module(**more)
+    if loud_padding:
+        with torch.no_grad():
+            module.lm_head.weight[VOCABULARY:] = 50 * module.lm_head.weight[:3]
     if token_map is not None:
         weight = module.lm_head.weight[token_map].clone()
         module.lm_head = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from pydantic import Field
 
 from specmesh.draft.block import DraftBlock, EntryRefused, Failed, Needed, Receiver
-from specmesh.draft.drafter import Drafter
+from specmesh.draft.drafter import Drafter, Turn
 from specmesh.draft.session import Session, SessionStore
 from specmesh.runtime.config import ConfigModel
 from specmesh.runtime.contract import DEFAULT_MAX_ROW, DEFAULT_ROW_MASS, OPEN_CHUNK_TOKENS
@@ -18,7 +18,7 @@ class EngineLimits(ConfigModel):
     """What an engine takes on. A request can lower `max_row`, and nothing else."""
 
     max_block_length: int = Field(default=16, ge=1)
-    max_row: int = Field(default=DEFAULT_MAX_ROW, ge=1, le=65_536)
+    max_row: int = Field(default=DEFAULT_MAX_ROW, ge=1, le=4096)
     row_mass: float = Field(default=DEFAULT_ROW_MASS, gt=0, le=1)
     max_batch: int = Field(default=64, ge=1)
     """Sessions in one forward."""
@@ -120,18 +120,32 @@ class Admission:
         return session
 
     def _block(self, ask: DraftAsk, session: Session, receiver: Receiver, remaining_ms: int, now: float) -> DraftBlock:
-        scored = ask.want_scores and 0 < len(ask.delta_token_ids) <= self._limits.max_scored_tokens
+        length = min(ask.block_length, self._drafter.info.max_context_tokens - ask.position)
         cold, session.fresh = session.fresh, False
         return DraftBlock(
             ask=ask,
             session=session,
             receiver=receiver,
-            length=min(ask.block_length, self._drafter.info.max_context_tokens - ask.position),
-            score_from=ask.position - len(ask.delta_token_ids) if scored else None,
+            turn=self._turn(ask, session, wants_token=length > 0),
+            length=length,
             arrived=now,
             useful_until=now + remaining_ms / 1000 if remaining_ms else math.inf,
             deadline=now + ask.block_deadline_ms / 1000 if ask.block_deadline_ms else math.inf,
             cold=cold,
+        )
+
+    def _turn(self, ask: DraftAsk, session: Session, *, wants_token: bool) -> Turn:
+        scored = ask.want_scores and 0 < len(ask.delta_token_ids) <= self._limits.max_scored_tokens
+        return Turn(
+            session_id=ask.session_id,
+            tokens=session.tokens,
+            block_start=ask.position,
+            ask=ask,
+            max_row=min(ask.max_row or self._limits.max_row, self._limits.max_row),
+            row_mass=self._limits.row_mass,
+            token_counts=session.counts() if ask.sampling.has_penalties else None,
+            score_from=ask.position - len(ask.delta_token_ids) if scored else None,
+            wants_token=wants_token,
         )
 
 

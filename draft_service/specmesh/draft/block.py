@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from specmesh.draft.drafter import Proposal, Score
+from specmesh.draft.drafter import Proposal, Score, Turn
 from specmesh.draft.session import Session
 from specmesh.runtime.types import ContextSource, DraftAsk, DraftEndReason, EntryErrorReason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tokens:
     """Consecutive tokens of a block."""
 
@@ -17,7 +17,7 @@ class Tokens:
     proposals: Sequence[Proposal]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """The end of the answer to an entry; `scores` is empty when none were asked for, or none are to be had."""
 
@@ -53,7 +53,7 @@ class Receiver(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Event:
     """Something to tell the router that asked."""
 
@@ -77,9 +77,9 @@ class DraftBlock:
     ask: DraftAsk
     session: Session
     receiver: Receiver
+    turn: Turn
     length: int
     """Tokens to draft: what was asked for, or fewer where the draft's context ends."""
-    score_from: int | None
     arrived: float
     useful_until: float
     deadline: float

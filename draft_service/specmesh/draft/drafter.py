@@ -21,12 +21,16 @@ KINDS = {
 """Kind to module; imported when asked for, so that prompt lookup runs without torch."""
 
 
-@dataclass(frozen=True, slots=True)
+# What follows is made or read for every token, and so is not frozen: that alone costs a microsecond.
+
+
+@dataclass(slots=True)
 class Turn:
     """One session's share of one tick: catch up with `tokens`, score some of them, propose one more.
 
     `tokens` is the context up to `block_start` and what the block has proposed since. `token_counts` counts all of
     `tokens`, and is None when nothing is penalised. Wanted scores are of `tokens[score_from:block_start]`.
+    The engine keeps one turn per block; `tokens` and `token_counts` grow with it.
     """
 
     session_id: int
@@ -53,7 +57,7 @@ class Turn:
         return counts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Proposal:
     """One drafted token: `row` is None when its distribution is one-hot; `logprob` is ln of its probability."""
 
@@ -62,7 +66,7 @@ class Proposal:
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Score:
     """ln D of a given token in the row as it would have been sent (-inf outside); would COUPLED have guessed it."""
 
@@ -70,7 +74,7 @@ class Score:
     guessed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Advance:
     """What became of a turn.
 

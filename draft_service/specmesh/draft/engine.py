@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from specmesh.draft.admission import Admission, EngineLimits
 from specmesh.draft.block import DraftBlock, Event, Failed, Receiver
-from specmesh.draft.drafter import Advance, Drafter, Turn
+from specmesh.draft.drafter import Advance, Drafter
 from specmesh.draft.session import SessionStore
 from specmesh.runtime.config import ConfigModel
 from specmesh.runtime.errors import MeshError
@@ -108,7 +108,7 @@ class DraftEngine:
         if not batch:
             return
         try:
-            advances = self._drafter.advance([self._turn(block) for block in batch])
+            advances = self._drafter.advance([block.turn for block in batch])
         except Exception as error:  # noqa: BLE001  a fault of the drafter costs these blocks, never the service
             _log.error("drafter failed", extra={"batch_size": len(batch)}, exc_info=error)
             advances = [Advance(failure=MeshError("the draft failed; the server's log has the rest"))] * len(batch)
@@ -133,20 +133,6 @@ class DraftEngine:
                 batch.append(block)
         return batch
 
-    def _turn(self, block: DraftBlock) -> Turn:
-        ask, session = block.ask, block.session
-        return Turn(
-            session_id=ask.session_id,
-            tokens=session.tokens,
-            block_start=ask.position,
-            ask=ask,
-            max_row=min(ask.max_row or self._limits.max_row, self._limits.max_row),
-            row_mass=self._limits.row_mass,
-            token_counts=session.counts() if ask.sampling.has_penalties else None,
-            score_from=None if block.caught_up else block.score_from,
-            wants_token=block.length > 0,
-        )
-
     def _absorb(self, block: DraftBlock, advance: Advance) -> None:
         block.cold |= advance.cold
         if advance.failure is not None:
@@ -156,6 +142,7 @@ class DraftEngine:
             return
         if not block.caught_up:
             block.caught_up, block.scores = True, advance.scores
+            block.turn.score_from = None
         end = self._extend(block, advance)
         if end is not None:
             self._finish(block, end)

@@ -6,7 +6,7 @@ their tokens when they come back. The head may cover a subset of the vocabulary 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from pydantic import Field
@@ -22,6 +22,9 @@ from specmesh.model.plan import Span
 from specmesh.runtime.config import ConfigError, ConfigModel
 from specmesh.runtime.errors import Overloaded
 from specmesh.runtime.types import DraftEndReason
+
+if TYPE_CHECKING:
+    from specmesh.model.loading import LoadedModel
 
 KIBIBYTE = 1024
 DISTILLED = "distilled:"

@@ -1,7 +1,7 @@
 """One router's stream as the engine sees it, and the engine's events as entries on the wire."""
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 
 from specmesh.draft.block import Ended, Event, Failed, Needed, Tokens
 from specmesh.runtime.errors import MeshError, Overloaded
@@ -19,6 +19,7 @@ class RouterStream:
 
     def __init__(self) -> None:
         self.queue: FrameQueue[pb.DraftResponseEntry] = FrameQueue()
+        self.writing = asyncio.Lock()
         self.failure: MeshError | None = None
         self._owed: Counter[int] = Counter()
         self._reading = True
@@ -27,10 +28,9 @@ class RouterStream:
         """Write a frame soon, even if there is no entry for it."""
         self.queue.put(_NO_ENTRY)
 
-    async def frames(self) -> AsyncIterator[list[pb.DraftResponseEntry]]:
-        """Entries frame by frame until the stream ends."""
-        async for entries in self.queue.frames():
-            yield [entry for entry in entries if entry is not _NO_ENTRY]
+    async def next_frame(self) -> list[pb.DraftResponseEntry]:
+        """All entries that wait and fit one frame."""
+        return [entry for entry in await self.queue.get() if entry is not _NO_ENTRY]
 
     def owe(self, session_id: int) -> None:
         """One more entry to answer."""

@@ -61,11 +61,16 @@ class FrameQueue(Generic[E]):
         self._bytes += size
         self._changed.set()
 
-    async def get(self) -> list[E]:
-        """Wait for entries and return all that fit one frame, in order; an empty list once closed and drained."""
+    async def ready(self) -> bool:
+        """Wait until there are entries to get; False once closed and drained."""
         while not self._entries and not self.closed:
             self._changed.clear()
             await self._changed.wait()
+        return bool(self._entries)
+
+    async def get(self) -> list[E]:
+        """Wait for entries and return all that fit one frame, in order; an empty list once closed and drained."""
+        await self.ready()
         frame: list[E] = []
         frame_bytes = 0
         while self._entries and len(frame) < self._max_frame_entries:
