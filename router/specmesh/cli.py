@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import click
 from rich.console import Console
 
+from specmesh.client import Prompt
 from specmesh.command.connection import Connection, connection_options, run
 
 CHAT_ROLES = ("system", "user")
@@ -169,6 +170,7 @@ def models(connection: Connection, as_json: bool) -> None:
 @click.option(
     "--file", type=click.File(encoding="utf-8"), help="Prompts, one a line; default: a few of prose and code."
 )
+@click.option("--tokens", help="One prompt of token ids separated by commas, instead of texts.")
 @click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds, of one request.")
 @click.option("--json", "as_json", is_flag=True)
 @connection_options
@@ -180,13 +182,16 @@ def bench(
     temperature: float,
     drafts: str,
     file: TextIO | None,
+    tokens: str | None,
     timeout: float,
     as_json: bool,
 ) -> None:
     """Put a bounded load on a router: tokens per second, latency percentiles."""
     from specmesh.command.bench import PROMPTS, bench_table, run_load
 
-    prompts = [line for line in file.read().splitlines() if line] if file else PROMPTS
+    prompts: Sequence[Prompt] = [line for line in file.read().splitlines() if line] if file else PROMPTS
+    if tokens is not None:
+        prompts = [_token_ids(tokens)]
     options = {
         "max_output_tokens": max_tokens,
         "temperature": temperature,

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from specmesh.client import AsyncClient, Delta, Finished, SpecMeshError
+from specmesh.client import AsyncClient, Delta, Finished, Prompt, SpecMeshError
 
 PERCENTILES = (50, 90, 99)
 
@@ -41,7 +41,7 @@ async def run_load(
     requests: int,
     concurrency: int,
     options: Mapping[str, Any],
-    prompts: Sequence[str] = PROMPTS,
+    prompts: Sequence[Prompt] = PROMPTS,
 ) -> dict[str, Any]:
     """`requests` generations, at most `concurrency` at a time, prompts in turn. Returns the report."""
     measured, numbers = Measured(), iter(range(requests))
@@ -57,7 +57,7 @@ async def run_load(
     return _report(measured, time.perf_counter() - began, requests, concurrency)
 
 
-async def _one(client: AsyncClient, prompt: str, options: Mapping[str, Any], measured: Measured) -> None:
+async def _one(client: AsyncClient, prompt: Prompt, options: Mapping[str, Any], measured: Measured) -> None:
     began = time.perf_counter()
     first = last = None
     tokens = 0

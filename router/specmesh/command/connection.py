@@ -113,6 +113,8 @@ def fail(error: SpecMeshError, address: str) -> NoReturn:
     """Say what happened and what to do."""
     sys.stderr.write(f"specmesh: {address}: {error}\n")
     advice = ADVICE.get(error.code)
+    if error.field.startswith("draft.arms"):
+        advice = "`specmesh drafts` lists the arms."
     if error.retry_after is not None:
         advice = f"Try again in {error.retry_after:g} s."
     if advice:

@@ -1,6 +1,5 @@
 """`specmesh demo`: a mesh of real models at work on prose, code and a chat, with drafts and without."""
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -142,8 +141,7 @@ async def demonstrate(path: Path, max_tokens: int, output: Console, progress: Co
         started_mesh(config, progress, show_log=False) as mesh,
         AsyncClient(mesh.address, timeout=TIMEOUT_SECONDS) as client,
     ):
-        running = asyncio.ensure_future(run_prompts(client, max_tokens, output, progress))
-        demo = await mesh.unless_one_ends(running)
+        demo = await mesh.unless_one_ends(run_prompts(client, max_tokens, output, progress))
     show_results(demo, output)
     write_json(demo, path)
     output.print(f"\nWritten to {path}. Next: `specmesh up` in one terminal, `specmesh generate PROMPT` in another.")

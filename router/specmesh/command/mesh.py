@@ -1,7 +1,7 @@
 """A whole mesh on this machine: verifier and drafts, then the router that joins them; one ends, all end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -51,9 +51,10 @@ class Mesh:
             await process.start()
             self._processes.append(process)
             self._view.starting(process.launch.name)
-        return await self.unless_one_ends(
-            asyncio.ensure_future(asyncio.gather(*(self._ready(process) for process in processes)))
-        )
+        return await self.unless_one_ends(self._all_ready(processes))
+
+    async def _all_ready(self, processes: Sequence[ServiceProcess]) -> list[str]:
+        return list(await asyncio.gather(*(self._ready(process) for process in processes)))
 
     async def _ready(self, process: ServiceProcess) -> str:
         address = await process.address
@@ -70,8 +71,9 @@ class Mesh:
             for task in waiting:
                 task.cancel()
 
-    async def unless_one_ends(self, work: asyncio.Future[R]) -> R:
-        """The result of `work`, which is cancelled when a process ends first. Raises `ServiceEnded`."""
+    async def unless_one_ends(self, main: Coroutine[Any, Any, R]) -> R:
+        """The result of `main`, which is cancelled when a process ends first. Raises `ServiceEnded`."""
+        work = asyncio.ensure_future(main)
         end = asyncio.ensure_future(self.first_end())
         waiting: set[asyncio.Future[Any]] = {work, end}
         try:
@@ -82,6 +84,7 @@ class Mesh:
         finally:
             work.cancel()
             end.cancel()
+            await asyncio.wait(waiting)
 
     async def stop(self) -> None:
         """The router drains first: its sessions need the others to finish."""

@@ -105,7 +105,7 @@ def run_guarded(main: Coroutine[Any, Any, None], console: Console) -> int:
     try:
         asyncio.run(main)
     except (ConfigError, ServiceEnded, SpecMeshError) as error:
-        console.print(f"specmesh: {error}", style="red", markup=False, highlight=False)
+        console.print(f"specmesh: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         return 130

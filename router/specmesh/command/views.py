@@ -98,4 +98,4 @@ def start_view(console: Console, *, show_log: bool) -> TerminalView | PlainView:
 
 def _print_log(console: Console, name: str, text: str, *, everything: bool) -> None:
     if everything or text.startswith(("warning:", "error:", "critical:")):
-        console.print(f"[dim]{escape(name)} |[/dim] {escape(text)}")
+        console.print(f"[dim]{escape(name)} |[/dim] {escape(text)}", soft_wrap=True, highlight=False)

@@ -62,10 +62,14 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 
 def _terminate_at_end_of_input() -> None:
-    # Works where a parent cannot send SIGTERM (Windows), and when the parent was killed.
-    while sys.stdin.buffer.read(4096):
+    # Works where a parent cannot send SIGTERM (Windows), and when the parent was killed. Not through sys.stdin: its
+    # lock would be held at the interpreter's end.
+    while os.read(0, 4096):
         pass
-    signal.raise_signal(signal.SIGTERM)
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)  # interrupts the loop's wait
+    else:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _overrides(settings: Sequence[str]) -> dict[str, str]:

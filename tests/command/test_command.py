@@ -1,0 +1,205 @@
+"""The `specmesh` command as a user runs it: processes of its own, over real gRPC."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from specmesh.command.report import PARTS
+
+VOCABULARY = 16
+COMMAND = [sys.executable, "-m", "specmesh.cli"]
+
+
+@pytest.fixture(scope="module")
+def mesh_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mesh of a table target, prompt lookup in a good pool and in one that nobody trusts."""
+    folder = tmp_path_factory.mktemp("mesh")
+    logits = np.random.default_rng(5).normal(size=(VOCABULARY,) * 3).astype(np.float32) * 4
+    np.savez(folder / "target.npz", logits=logits, vocabulary_size=VOCABULARY)
+    path = folder / "mesh.toml"
+    path.write_text(
+        f"""
+        [verifier]
+        model = 'table:{folder / "target.npz"}'
+        [[drafts]]
+        pool = "lookup"
+        kind = "lookup"
+        [[drafts]]
+        pool = "other"
+        trust = "untrusted"
+        kind = "lookup"
+        """
+    )
+    return path
+
+
+def start(path: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [*COMMAND, "up", "--config", str(path), "--port", "0", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def wait_ready(process: subprocess.Popen[str]) -> str:
+    """The router's address; what was said so far is in the failure otherwise."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if found := re.match(r"ready at (\S+);", line):
+            return found[1]
+    raise AssertionError("".join(said))
+
+
+def specmesh(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def address(mesh_file: Path) -> Iterator[str]:
+    """A mesh for the tests that only use it."""
+    with start(mesh_file) as process:
+        try:
+            yield wait_ready(process)
+        finally:
+            process.terminate()
+
+
+GENERATE = ("generate", "--tokens", "1,2,3", "--max-tokens", "24", "--address")
+
+
+def test_generate_prints_one_json_object(address: str) -> None:
+    answer = json.loads(specmesh(*GENERATE, address, "--temperature", "0", "--json").stdout)
+    assert len(answer["token_ids"]) == 24
+    assert answer["finish_reason"] == "LENGTH"
+    assert answer["usage"]["input_tokens"] == 3
+    assert answer["usage"]["output_tokens"] == 24
+    assert sum(step["emitted"] for step in answer["steps"]) == 24
+    for step in answer["steps"]:
+        assert set(step["ms"]) == set(PARTS)
+        assert step["accepted"] <= step["drafted"]
+        assert (step["reward"] is None) == (step["drafted"] == 0)
+        assert step["fallback_reason"] in (None, "POLICY", "TIMEOUT", "NO_ARM", "INVALID_BLOCK", "FORBIDDEN")
+
+
+def test_generate_shows_the_output_and_what_each_arm_did(address: str) -> None:
+    done = specmesh(*GENERATE, address, "--temperature", "0")
+    assert len(done.stdout.split(",")) == 24
+    assert "What each arm did" in done.stderr
+    assert "3 tokens in, 24 out" in done.stderr
+    assert "ended by LENGTH" in done.stderr
+
+
+def test_the_same_seed_gives_the_same_ids_with_drafts_and_without(address: str) -> None:
+    outputs = [
+        json.loads(specmesh(*GENERATE, address, "--seed", "0", "--drafts", drafts, "--json").stdout)
+        for drafts in ("auto", "off", "lookup")
+    ]
+    assert outputs[0]["token_ids"] == outputs[1]["token_ids"] == outputs[2]["token_ids"]
+    assert outputs[0]["seed"] == 0
+    assert {step["arm"] for step in outputs[1]["steps"]} == {None}
+
+
+def test_drafts_lists_every_arm(address: str) -> None:
+    arms = json.loads(specmesh("drafts", "--address", address, "--json").stdout)
+    assert {arm["arm"].partition("@")[0] for arm in arms} == {"lookup", "other"}
+    assert {arm["state"] for arm in arms} == {"READY"}
+    assert "READY" in specmesh("drafts", "--address", address).stdout
+
+
+def test_bench_reports_its_load(address: str) -> None:
+    load = ("--requests", "6", "--concurrency", "3", "--max-tokens", "8", "--tokens", "1,2,3")
+    report = json.loads(specmesh("bench", "--address", address, *load, "--json").stdout)
+    assert report["output_tokens"] == 48
+    assert report["failures"] == {}
+    assert report["ms_to_first_token"]["p50"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--top-p", "1.5"), ["INVALID_VALUE", "sampling.top_p"]),
+        (("--seed", "1", "--rule", "BLOCK"), ["INVALID_ARGUMENT", "rule"]),
+        (("--drafts", "nobody"), ["draft.arms", "specmesh drafts"]),
+        (("--model", "nobody"), ["UNKNOWN_MODEL", "specmesh models"]),
+    ],
+)
+def test_a_refused_request_says_why_and_what_next(address: str, arguments: tuple[str, ...], words: list[str]) -> None:
+    said = specmesh(*GENERATE, address, *arguments, status=1).stderr
+    assert all(word in said for word in words), said
+    assert "Traceback" not in said
+
+
+def test_without_a_router_the_next_step_is_named() -> None:
+    said = specmesh(*GENERATE, "127.0.0.1:1", "--timeout", "5", status=1).stderr
+    assert "UNAVAILABLE" in said
+    assert "specmesh up" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("generate",), ("generate", "x", "--system", "y"), ("generate", "--tokens", "1,a"), ("drafts", "--tls-key", "x")],
+)
+def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    assert "Usage" in specmesh(*arguments, status=2).stderr
+
+
+def services_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_mesh_and_leaves_no_process(mesh_file: Path, number: signal.Signals) -> None:
+    with start(mesh_file) as process:
+        wait_ready(process)
+        services = services_of(process)
+        process.send_signal(number)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+    assert len(services) >= 4
+    assert psutil.wait_procs(services, 0)[1] == []
+
+
+def test_a_dead_service_ends_the_mesh_which_says_which_and_why(mesh_file: Path) -> None:
+    with start(mesh_file) as process:
+        wait_ready(process)
+        services = services_of(process)
+        next(service for service in services if "specmesh.draft" in service.cmdline()).kill()
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "draft lookup was ended by signal 9" in said
+    assert psutil.wait_procs(services, 5)[1] == []
+
+
+def test_a_killed_parent_takes_its_services_along(mesh_file: Path) -> None:
+    with start(mesh_file) as process:
+        wait_ready(process)
+        services = services_of(process)
+        process.kill()
+    assert psutil.wait_procs(services, 15)[1] == []
+
+
+def test_a_service_that_cannot_start_is_named_with_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "mesh.toml"
+    path.write_text('[verifier]\nmodel = "table:absent.npz"\n')
+    with start(path) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "verifier ended with status 2" in said
+    assert "absent.npz" in said
+
+
+@pytest.mark.parametrize("name", ["verifier", "draft", "router"])
+def test_a_service_runs_by_its_own_command(name: str) -> None:
+    said = specmesh(name, "--set", "nobody=1", status=2).stderr
+    assert said.startswith(f"specmesh {name}: ")
+    assert "nobody: no such key" in said
