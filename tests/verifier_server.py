@@ -58,14 +58,15 @@ async def serving(
     server: ServerConfig | None = None,
     info: ServiceInfo | None = None,
     tokenizer: Tokenizer | None = None,
+    backend: type[PagedBackend] = PagedBackend,
 ) -> AsyncIterator[Verifier]:
     """Start a verifier over `target`; it stops, engine last, when the block ends."""
     mesh = MeshServer(server or ServerConfig(), [SERVICE_NAME])
     service = VerifierService(limits or LimitsConfig(), mesh.draining)
     add_VerifierServiceServicer_to_server(service, mesh.grpc)
     port = await mesh.start()
-    backend = PagedBackend(target, num_blocks=num_blocks, max_context_tokens=target.max_context_tokens)
-    running = Engine(backend, engine or EngineConfig())
+    held = backend(target, num_blocks=num_blocks, max_context_tokens=target.max_context_tokens)
+    running = Engine(held, engine or EngineConfig())
     running.start()
     service.serve(Served(running, info or service_info(), tokenizer or Tokenizer()))
     mesh.set_serving()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from verifier_parts import MS, Collector, Stepper, make_spec, successor_logits, table_stepper
 
-from specmesh.model.paged import Span
+from specmesh.model.spans import Span
 from specmesh.runtime.errors import Draining, MeshError, Overloaded
 from specmesh.runtime.types import EntryErrorReason, EntryFailure, FinishReason, Sampling, StepResult
 from specmesh.verifier.batcher import TickLimits

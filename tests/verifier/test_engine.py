@@ -10,7 +10,7 @@ import torch
 from verifier_parts import make_spec, random_logits, successor_logits
 from verifier_server import until
 
-from specmesh.model.paged import Span
+from specmesh.model.spans import Span
 from specmesh.runtime.errors import Draining, MeshError
 from specmesh.runtime.types import Block, BlockRefusal, EntryErrorReason, EntryFailure, Rule, Sampling, StepResult
 from specmesh.verifier.backend import Verified, Work

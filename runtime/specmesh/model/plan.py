@@ -9,31 +9,12 @@ from torch import Tensor
 
 from specmesh.model.attention import AttentionPlan, AttentionShape
 from specmesh.model.blocks import BLOCK_TOKENS, blocks_for
+from specmesh.model.spans import Span as Span
 
 FAST_TILE_QUERIES = 64
 GROUP_COST = 25
 """What one more batch of attention costs, in units of one query against one cache block: measured on two cores
 (about 25 us against 1 us), and not critical."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One session's share of one ragged forward.
-
-    `token_ids` are fed at positions `start`, `start + 1`, ...; `start` tokens are cached already. `block_table` names
-    the cache blocks of 16 tokens that cover `start + len(token_ids)` tokens. Logits are wanted for
-    `token_ids[first_row:]`; `first_row == len(token_ids)` asks for none.
-    """
-
-    token_ids: Sequence[int]
-    start: int
-    block_table: Sequence[int]
-    first_row: int
-
-    @property
-    def end(self) -> int:
-        """Tokens cached after the forward."""
-        return self.start + len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,57 +1,71 @@
 """`python -m specmesh.verifier`: one verifier, from the first health answer to the end of its drain."""
 
 import asyncio
-import logging
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.launch import run_service
-from specmesh.runtime.serving import MeshServer, announce_ready
+from specmesh.runtime.serving import CLOSING_SECONDS, MeshServer, announce_ready
 from specmesh.v1.verifier_service_pb2_grpc import add_VerifierServiceServicer_to_server
 from specmesh.verifier.config import VerifierConfig
 from specmesh.verifier.engine import Engine
-from specmesh.verifier.loading import load
 from specmesh.verifier.service import SERVICE_NAME, Served, VerifierService
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from specmesh.verifier.loading import Loaded
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """Two threads share the interpreter; at the default of 5 ms one would wait for the other longer than a step takes."""
 ENGINE_FAILED_STATUS = 70
 
 
+class EngineFailed(Exception):
+    """The engine's own loop has died; what is left can only be started anew."""
+
+
 async def serve(config: VerifierConfig) -> None:
-    """Listen, load, serve, drain. Raises `ConfigError`; a dead engine ends the process with a status of its own."""
+    """Listen, load, serve, drain. Raises `ConfigError` and `EngineFailed`."""
     server = MeshServer(config.server, [SERVICE_NAME])
     service = VerifierService(config.limits, server.draining)
     add_VerifierServiceServicer_to_server(service, server.grpc)
     await server.start()
     try:
-        loaded = await asyncio.to_thread(load, config)
+        loaded = await asyncio.to_thread(_load, config)
         engine = Engine(loaded.backend, config.engine)
         engine.start()
         service.serve(Served(engine, loaded.info, loaded.tokenizer))
         server.set_serving()
         announce_ready(server.address)
-        await _until_done(server, service, engine)
+        await serve_until_done(server, service, engine)
     finally:
         await server.stop(0)
 
 
-async def _until_done(server: MeshServer, service: VerifierService, engine: Engine) -> None:
+def _load(config: VerifierConfig) -> "Loaded":
+    # Imported here: torch alone takes longer than a health check may wait.
+    from specmesh.verifier.loading import load
+
+    return load(config)
+
+
+async def serve_until_done(server: MeshServer, service: VerifierService, engine: Engine) -> None:
+    """Until a signal and the end of the drain. Raises `EngineFailed` at once when that happens."""
     serving = asyncio.ensure_future(server.serve_until_signalled(engine.wait_empty))
     draining = asyncio.ensure_future(_drain_engine(server, engine))
     failed = asyncio.ensure_future(engine.failed.wait())
-    await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
-    if engine.failed.is_set():
-        service.fail(MeshError("the engine has failed; this verifier is going away"))
-        await server.stop(1.0)
-        sys.exit(ENGINE_FAILED_STATUS)
-    for task in (draining, failed):
-        task.cancel()
-    await serving
-    await engine.stop()
+    try:
+        await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
+        if engine.failed.is_set():
+            service.fail(MeshError("the engine has failed; this verifier is going away"))
+            await server.stop(CLOSING_SECONDS)
+            raise EngineFailed("the engine has failed")
+        await serving
+        await engine.stop()
+    finally:
+        for task in (serving, draining, failed):
+            task.cancel()
 
 
 async def _drain_engine(server: MeshServer, engine: Engine) -> None:
@@ -63,7 +77,10 @@ async def _drain_engine(server: MeshServer, engine: Engine) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status of the service."""
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    return run_service("verifier", VerifierConfig, serve, arguments)
+    try:
+        return run_service("verifier", VerifierConfig, serve, arguments)
+    except EngineFailed:
+        return ENGINE_FAILED_STATUS
 
 
 if __name__ == "__main__":

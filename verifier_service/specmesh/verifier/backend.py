@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specmesh.kernels.ops import VerifyInput, VerifyOutcome
+from specmesh.kernels.inputs import VerifyInput, VerifyOutcome
 from specmesh.verifier.session import SessionKey
 
 

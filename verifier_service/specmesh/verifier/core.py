@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from specmesh.kernels.ops import VerifyOutcome
+from specmesh.kernels.inputs import VerifyOutcome
 from specmesh.runtime.errors import Draining, MeshError, Overloaded
 from specmesh.runtime.types import EntryErrorReason, EntryFailure
 from specmesh.verifier.admission import AdmissionQueue, Opening

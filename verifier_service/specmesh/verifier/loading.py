@@ -1,4 +1,4 @@
-"""From the configuration to a target and what is said of it."""
+"""From the configuration to a target and what is said of it. Alone here torch is imported, which takes seconds."""
 
 from dataclasses import dataclass
 from hashlib import sha256

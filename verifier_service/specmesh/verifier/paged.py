@@ -7,7 +7,7 @@ import torch
 
 from specmesh.kernels.ops import verify
 from specmesh.model.blocks import BlockAllocator, blocks_for
-from specmesh.model.paged import Span
+from specmesh.model.spans import Span
 from specmesh.verifier.backend import Verified, Work
 from specmesh.verifier.session import SessionKey
 from specmesh.verifier.target import TargetModel

@@ -1,6 +1,6 @@
 """A share of a tick as work for the backend, and what comes back as the answer to an entry."""
 
-from specmesh.kernels.ops import VerifyInput, VerifyOutcome
+from specmesh.kernels.inputs import VerifyInput, VerifyOutcome
 from specmesh.runtime.types import StepResult, VerifyTiming
 from specmesh.verifier.backend import Verified, Work
 from specmesh.verifier.batcher import Share

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specmesh.model.blocks import BLOCK_TOKENS
-from specmesh.model.paged import Span
+from specmesh.model.spans import Span
 
 TABLE_PREFIX = "table:"
 
@@ -104,10 +105,16 @@ def load_table(path: Path, *, max_context_tokens: int = 4096, delay_seconds: flo
 
     Raises OSError, or ValueError naming what is wrong with the file.
     """
-    with np.load(path, allow_pickle=False) as file:
-        if "logits" not in file:
-            raise ValueError(f"{path}: has no array `logits`")
-        size = int(file["vocabulary_size"]) if "vocabulary_size" in file else None
-        return TableTarget(
-            file["logits"], vocabulary_size=size, max_context_tokens=max_context_tokens, delay_seconds=delay_seconds
-        )
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except BadZipFile as error:
+        raise ValueError(f"{path}: {error}") from None
+    if "logits" not in arrays:
+        raise ValueError(f"{path}: has no array `logits`")
+    return TableTarget(
+        arrays["logits"],
+        vocabulary_size=int(arrays["vocabulary_size"]) if "vocabulary_size" in arrays else None,
+        max_context_tokens=max_context_tokens,
+        delay_seconds=delay_seconds,
+    )
