@@ -106,7 +106,7 @@ def load_table(path: Path, *, max_context_tokens: int = 4096, delay_seconds: flo
     Raises OSError, or ValueError naming what is wrong with the file.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except BadZipFile as error:
         raise ValueError(f"{path}: {error}") from None
