@@ -110,6 +110,11 @@ def test_a_template_that_does_not_end_is_ended(source: str) -> None:
     assert "too long" in refusal_of(source, render_seconds=0.5)
 
 
+def test_a_prompt_may_have_as_many_characters_as_allowed_and_no_more() -> None:
+    assert render("{{ 'é🙂' * 5 }}", max_characters=10) == "é🙂" * 5
+    assert refusal_of("{{ 'é🙂' * 5 }}x", max_characters=10).endswith("PromptTooLong")
+
+
 def test_after_a_kill_the_next_request_works() -> None:
     spin = "{% for i in range(99999) %}{% for i in range(99999) %}{% endfor %}{% endfor %}"
     source = "{% if messages[0].content == 'spin' %}" + spin + "{% endif %}{{ messages[0].content }}"

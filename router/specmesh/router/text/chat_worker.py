@@ -29,6 +29,10 @@ class GenerationTag(Extension):
         return nodes.Scope(body).set_lineno(line)
 
 
+class PromptTooLong(Exception):
+    """The template wrote more characters than a prompt may have."""
+
+
 def raise_exception(message: str) -> None:
     """How a template refuses a conversation."""
     raise TemplateError(message)
@@ -87,7 +91,7 @@ class Renderer:
             pieces.append(piece)
             size += len(piece)
             if size > self._max_characters:
-                raise OverflowError
+                raise PromptTooLong
         text = "".join(pieces)
         text.encode()  # a lone surrogate is no text
         return text
