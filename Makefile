@@ -7,7 +7,6 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 ROOTS := protos runtime kernels draft_service verifier_service router
 SOURCES := $(shell find $(ROOTS) packaging -type f -not -path '*/__pycache__/*' 2>/dev/null) pyproject.toml
-CHECKED := $(ROOTS) tests benchmarks packaging
 OLDEST_TOOLS := grpcio-tools==1.72.2 protobuf==6.30.2 setuptools==80.9.0
 OLDEST_RUNTIME := grpcio==1.72.2 protobuf==6.30.2 googleapis-common-protos==1.70.0 grpcio-status==1.72.2
 PIP := -m pip --disable-pip-version-check install --quiet
@@ -36,8 +35,8 @@ check: lint types check-proto check-oldest
 	@$(MAKE) --no-print-directory test
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check $(CHECKED)
-	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	@tag=$$(git describe --tags --abbrev=0 2>/dev/null) || exit 0; \
