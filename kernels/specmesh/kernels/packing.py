@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specmesh.kernels.inputs import DraftInput, VerifyInput
 from specmesh.kernels.reference.batch import DraftBatch, LawParams, Ragged, VerifyBatch
+from specmesh.kernels.reference.law import COLDEST
 from specmesh.kernels.reference.philox import key_tensor
 from specmesh.runtime.types import Rule, Sampling
 
@@ -41,7 +42,14 @@ def pack_law(samplings: Sequence[Sampling], counts: Sequence[Mapping[int, int] |
     ]
     floats = torch.tensor(
         [
-            (s.temperature, s.top_p, s.min_p, s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
+            (
+                s.temperature and max(s.temperature, COLDEST),
+                s.top_p,
+                s.min_p,
+                s.repetition_penalty,
+                s.presence_penalty,
+                s.frequency_penalty,
+            )
             for s in samplings
         ],
         dtype=torch.float32,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specmesh.kernels.reference.batch import LawParams
 
-_COLDEST = 1e-30
+COLDEST = 1e-30
 """Temperatures under this act as this: the gap between two different float32 scores is already 1e20 nats then."""
 
 _PREFIXES = (128, 1024)
@@ -83,7 +83,7 @@ def log_law(scores: Tensor, law: LawParams, sessions: Tensor) -> Tensor:
     without truncation, for people to read.
     """
     greedy = law.greedy[sessions]
-    temperature = torch.where(greedy, 1.0, law.temperature[sessions].clamp(min=_COLDEST))
+    temperature = torch.where(greedy, 1.0, law.temperature[sessions].clamp(min=COLDEST))
     # The maximum is subtracted before the division, so that no temperature can overflow.
     cooled = (scores - scores.amax(dim=-1, keepdim=True)).div_(temperature[:, None])
     top_k, top_p, min_p = law.top_k[sessions], law.top_p[sessions], law.min_p[sessions]

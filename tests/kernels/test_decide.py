@@ -1,0 +1,108 @@
+"""The inner decision with uniforms and noise fed by hand."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from specmesh.kernels.reference.decide import BlockProbs, Decision, decide_block, decide_token, residual_scores
+
+Rows = list[list[float]]
+
+
+def probs_of(target: Rows, draft: Rows, tokens: list[int]) -> BlockProbs:
+    """One session; every draft row lists the whole vocabulary, entries of probability 0 are none."""
+    length = len(tokens)
+    t, d = torch.tensor([target[:length]]), torch.tensor([draft])
+    at = torch.tensor([tokens])[..., None]
+    entry = d > 0
+    own = [x.gather(2, at)[..., 0] for x in (t, d)]
+    return BlockProbs(torch.tensor([length]), own[0], own[1], torch.where(entry, t, 0.0), d, entry)
+
+
+def outcome(decision: Decision) -> tuple[int, float]:
+    return int(decision.num_accepted), float(decision.scale)
+
+
+def one_hot(token: int, size: int) -> list[float]:
+    return [float(i == token) for i in range(size)]
+
+
+def test_a_token_the_target_never_says_is_rejected_even_at_u_0() -> None:
+    """C5: T = [0, 1, 0, 0], draft 0, u = 0: reject, and 1 is all the residual has."""
+    target = [[0.0, 1.0, 0.0, 0.0]] * 2
+    probs = probs_of(target, [one_hot(0, 4)], [0])
+    for decide in (decide_token, decide_block):
+        decision = decide(probs, torch.zeros(1, 1))
+        assert outcome(decision)[0] == 0
+        scores = residual(target[0], one_hot(0, 4), decision)
+        assert scores.argmax().item() == 1
+        assert scores.exp().tolist() == [0, 1, 0, 0]
+
+
+def residual(target: list[float], draft: list[float], decision: Decision) -> Tensor:
+    entries = [i for i, d in enumerate(draft) if d > 0]
+    row = (
+        torch.zeros(len(entries), dtype=torch.int64),
+        torch.tensor(entries),
+        torch.tensor([draft[i] for i in entries]),
+    )
+    return residual_scores(torch.tensor([target]).log(), decision.scale, row)[0]
+
+
+def test_token_stops_at_the_first_no_and_block_at_the_last_yes() -> None:
+    """C7: tests [yes, no, yes, yes]: accepted = 1 under TOKEN, 4 under BLOCK."""
+    target, draft = [[0.5, 0.5]] * 5, [[1.0, 0.0]] * 4
+    probs = probs_of(target, draft, [0, 0, 0, 0])
+    assert outcome(decide_token(probs, torch.tensor([[0.1, 0.9, 0.1, 0.1]])))[0] == 1
+    assert outcome(decide_block(probs, torch.tensor([[0.1, 0.9, 0.01, 0.01]])))[0] == 4
+
+
+def test_block_reaches_as_the_paper_says() -> None:
+    """P, S and h by hand: T = [.5, .3, .2], D = [.2, .5, .3], drafts 1, 1, 0."""
+    target, draft = [[0.5, 0.3, 0.2]] * 4, [[0.2, 0.5, 0.3]] * 3
+    probs = probs_of(target, draft, [1, 1, 0])
+    reach = [0.6, 0.36, 0.9]
+    residuals = [max(p * 0.5 - 0.2, 0) + max(p * 0.3 - 0.5, 0) + max(p * 0.2 - 0.3, 0) for p in reach]
+    accepts = [residuals[0] / (residuals[0] + 0.4), residuals[1] / (residuals[1] + 0.64), reach[2]]
+    for i in range(3):
+        just = [[1.0] * 3]
+        just[0][i] = accepts[i] - 1e-5
+        kept = outcome(decide_block(probs, torch.tensor(just)))
+        if accepts[i] > 0:
+            assert kept == (i + 1, pytest.approx(reach[i]))
+        just[0][i] = accepts[i] + 1e-5
+        assert outcome(decide_block(probs, torch.tensor(just)))[0] == 0
+
+
+def test_equal_distributions_are_always_accepted_without_a_division_by_zero() -> None:
+    """C3: 0 / 0 in h counts as 1."""
+    target = [[0.5, 0.25, 0.25]] * 4
+    probs = probs_of(target, target[:3], [2, 0, 1])
+    most = torch.full((1, 3), 1 - 2.0**-24)
+    assert outcome(decide_token(probs, most))[0] == 3
+    assert outcome(decide_block(probs, most)) == (3, 1.0)
+
+
+def test_block_ends_at_the_received_length() -> None:
+    """Padding behind a shorter block of the same batch decides nothing."""
+    target, draft = [[0.5, 0.5]] * 4, [[1.0, 0.0]] * 3
+    whole = probs_of(target, draft, [0, 0, 0])
+    cut = BlockProbs(
+        torch.tensor([1]), whole.target_probs, whole.draft_probs, whole.row_target_probs, whole.row_draft_probs,
+        whole.row_is_entry,
+    )  # fmt: skip
+    assert outcome(decide_block(cut, torch.tensor([[0.49, 0.0, 0.0]]))) == (1, 0.5)
+    assert outcome(decide_block(cut, torch.tensor([[0.51, 0.0, 0.0]])))[0] == 0
+    assert outcome(decide_token(cut, torch.zeros(1, 3)))[0] == 1
+
+
+def test_a_nan_ratio_is_never_an_acceptance() -> None:
+    probs = probs_of([[torch.nan, 0.5]] * 2, [[1.0, 0.0]], [0])
+    assert outcome(decide_token(probs, torch.zeros(1, 1)))[0] == 0
+    assert outcome(decide_block(probs, torch.zeros(1, 1)))[0] == 0
+
+
+def test_an_empty_residual_falls_back_to_the_target() -> None:
+    target = [0.5, 0.25, 0.25]
+    scores = residual(target, target, Decision(torch.tensor([0]), torch.tensor([1.0])))
+    assert scores.exp().tolist() == target
