@@ -115,7 +115,9 @@ def paged_attention_forward(
     asked = sorted(name for name, given in unknown.items() if given is not None)
     if asked or attention_mask is not None or dropout or is_causal is False:
         raise UnsupportedModel(f"its attention asks for more than causal softmax: {', '.join(asked) or 'a mask'}")
-    layer = module.layer_idx
+    layer = getattr(module, "layer_idx", None)
+    if not isinstance(layer, int):
+        raise UnsupportedModel("its attention layers have no layer_idx")
     if isinstance(kv, ShapeProbe):
         return kv.record(layer, query, key, value), None
     if kv is None or plan is None:

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from specmesh.kernels.reference.paged_attention import EXACT_TILE_KEYS, EXACT_TILE_QUERIES
 from specmesh.model.attention import ATTENTION_NAME, AttentionShape, PagedCache, ShapeProbe
 from specmesh.model.blocks import BLOCK_TOKENS, blocks_for
 from specmesh.model.errors import UnsupportedModel
+from specmesh.model.packing import can_pack, pack_linears
 from specmesh.model.plan import FAST_TILE_QUERIES, PlanShape, Span, make_plan, slots_of, split_spans
 
 __all__ = ["PagedModel", "Span"]
@@ -30,14 +32,16 @@ class PagedModel:
 
     def __init__(
         self,
-        module: nn.Module,
+        module: PreTrainedModel,
         *,
         device: str | torch.device,
         dtype: torch.dtype,
         vocabulary_size: int,
         token_map: Tensor | None = None,
     ) -> None:
-        self.module = module.eval().requires_grad_(False)
+        self.module = module.requires_grad_(False).train(False)
+        if can_pack(torch.device(device), dtype):
+            pack_linears(module)
         self.device = torch.device(device)
         self.dtype = dtype
         self.vocabulary_size = vocabulary_size
@@ -59,9 +63,9 @@ class PagedModel:
         attention = self.attention
         # One block more than sessions may hold: it stays zero and pads block tables.
         lead = (self.num_layers, num_blocks + 1, BLOCK_TOKENS, attention.num_kv_heads)
-        options = {"dtype": self.dtype, "device": self.device}
-        keys = torch.zeros(*lead, attention.key_size, **options)
-        self._cache = PagedCache(keys, torch.zeros(*lead, attention.value_size, **options))
+        keys = torch.zeros(*lead, attention.key_size, dtype=self.dtype, device=self.device)
+        values = torch.zeros(*lead, attention.value_size, dtype=self.dtype, device=self.device)
+        self._cache = PagedCache(keys, values)
         self._plan_shape = PlanShape(
             attention=attention,
             dtype=self.dtype,

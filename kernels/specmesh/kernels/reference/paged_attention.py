@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 EXACT_TILE_QUERIES = 16
 EXACT_TILE_KEYS = 128
@@ -73,7 +73,7 @@ def _attend(query: Tensor, key_cache: Tensor, value_cache: Tensor, group: TileGr
     """The fast form: all keys at once."""
     keys = _gather(key_cache, group.tables, group.keys)
     values = _gather(value_cache, group.tables, group.values)
-    return F.scaled_dot_product_attention(query, keys, values, attn_mask=group.mask, scale=scale)
+    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=group.mask, scale=scale)
 
 
 def _gather(cache: Tensor, tables: Tensor, scratch: Tensor) -> Tensor:
