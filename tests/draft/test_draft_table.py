@@ -11,6 +11,7 @@ from specmesh.draft.admission import EngineLimits
 from specmesh.draft.drafter import make_drafter
 from specmesh.draft.ngram_file import Level, NgramTable, law_to_levels, load_table, save_table
 from specmesh.draft.table import TableDrafter
+from specmesh.runtime.config import ConfigError
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.errors import InvalidValue
 from specmesh.runtime.rows import decode_row
@@ -217,6 +218,16 @@ def test_a_table_that_no_verifier_could_take_is_refused_by_name(
     with pytest.raises(InvalidValue) as refused:
         load_table(tmp_path / "bad.npz")
     assert refused.value.field == named
+
+
+def test_a_file_that_is_not_there_or_no_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("no table")
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    for name in ("nowhere.npz", "text.npz", "other.npz"):
+        with pytest.raises(InvalidValue, match=f"drafter.path: .*{name}"):
+            make_drafter("table", {"path": tmp_path / name})
+    with pytest.raises(ConfigError, match=r"drafter\.path: Field required"):
+        make_drafter("table", {})
 
 
 async def test_a_context_unknown_to_the_table_backs_off() -> None:

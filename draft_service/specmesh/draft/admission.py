@@ -126,7 +126,7 @@ class Admission:
             ask=ask,
             session=session,
             receiver=receiver,
-            turn=self._turn(ask, session, wants_token=length > 0),
+            turn=self._turn(ask, session, num_wanted=min(length, 1)),
             length=length,
             arrived=now,
             useful_until=now + remaining_ms / 1000 if remaining_ms else math.inf,
@@ -134,7 +134,7 @@ class Admission:
             cold=cold,
         )
 
-    def _turn(self, ask: DraftAsk, session: Session, *, wants_token: bool) -> Turn:
+    def _turn(self, ask: DraftAsk, session: Session, *, num_wanted: int) -> Turn:
         scored = ask.want_scores and 0 < len(ask.delta_token_ids) <= self._limits.max_scored_tokens
         return Turn(
             session_id=ask.session_id,
@@ -145,7 +145,7 @@ class Admission:
             row_mass=self._limits.row_mass,
             token_counts=session.counts() if ask.sampling.has_penalties else None,
             score_from=ask.position - len(ask.delta_token_ids) if scored else None,
-            wants_token=wants_token,
+            num_wanted=num_wanted,
         )
 
 

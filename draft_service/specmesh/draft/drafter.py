@@ -26,7 +26,7 @@ KINDS = {
 
 @dataclass(slots=True)
 class Turn:
-    """One session's share of one tick: catch up with `tokens`, score some of them, propose one more.
+    """One session's share of one tick: catch up with `tokens`, score some of them, propose more.
 
     `tokens` is the context up to `block_start` and what the block has proposed since. `token_counts` counts all of
     `tokens`, and is None when nothing is penalised. Wanted scores are of `tokens[score_from:block_start]`.
@@ -41,11 +41,12 @@ class Turn:
     row_mass: float
     token_counts: Mapping[int, int] | None
     score_from: int | None
-    wants_token: bool
+    num_wanted: int
+    """Tokens that may be proposed in this tick; 0 = only catch up. 1 unless all can go into one frame."""
 
     @property
     def offset(self) -> int:
-        """Offset in the block of the token to propose."""
+        """Offset in the block of the first token to propose."""
         return len(self.tokens) - self.block_start
 
     def counts_before(self, length: int) -> Counter[int] | None:
@@ -78,12 +79,13 @@ class Score:
 class Advance:
     """What became of a turn.
 
-    Not caught up: the same turn again, please. Caught up and a token wanted: `proposal`, or `end` (why there is none:
-    nothing was sampled). `cold`: the context had to be taken in from its beginning. `failure` ends the block.
+    Not caught up: the same turn again, please. Caught up and tokens wanted: at least one of `proposals`, or `end`: why
+    there are no more (nothing was sampled there). `cold`: the context had to be taken in from its beginning. `failure`
+    ends the block.
     """
 
     caught_up: bool = True
-    proposal: Proposal | None = None
+    proposals: Sequence[Proposal] = ()
     end: DraftEndReason | None = None
     scores: tuple[Score, ...] = ()
     cold: bool = False
@@ -116,7 +118,7 @@ class Drafter(Protocol):
     """So cheap that it runs in the event loop; otherwise it gets a thread."""
 
     def advance(self, turns: Sequence[Turn]) -> Sequence[Advance]:
-        """One tick: at most one token for each turn, in order. Never raises for the sake of one session."""
+        """One tick: tokens for each turn, in order. Never raises for the sake of one session."""
         ...
 
     def truncate(self, session_id: int, length: int) -> None:

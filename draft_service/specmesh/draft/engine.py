@@ -1,4 +1,4 @@
-"""The engine: all sessions' blocks, one token a tick. Plain Python: no socket, no thread, no tensor.
+"""The engine: all sessions' blocks, tick by tick. Plain Python: no socket, no thread, no tensor.
 
 Every entry submitted is answered by exactly one last event (`Ended`, `Needed` or `Failed`), unless its session is
 closed or its stream is lost meanwhile. Tokens that were sampled are always sent: a block may stop before sampling or
@@ -102,7 +102,7 @@ class DraftEngine:
             del self._blocks[session_id]
 
     def tick(self) -> None:
-        """One token for every block that has its turn: those that came first, `max_batch` at most."""
+        """Tokens for every block that has its turn: those that came first, `max_batch` at most."""
         started = self._clock()
         batch = self._take(started)
         if not batch:
@@ -130,6 +130,8 @@ class DraftEngine:
                 self._finish(block, DraftEndReason.DEADLINE)
             else:
                 block.started = now if block.started is None else block.started
+                if not self.streaming and block.turn.token_counts is None:
+                    block.turn.num_wanted = block.length - len(block.proposals)
                 batch.append(block)
         return batch
 
@@ -150,18 +152,17 @@ class DraftEngine:
             self._tell_tokens(block)
 
     def _extend(self, block: DraftBlock, advance: Advance) -> DraftEndReason | None:
-        """Keep the token, if there is one; the reason to end here, if there is one."""
-        proposal = advance.proposal
-        if proposal is not None:
+        """Keep the tokens; the reason to end here, if there is one."""
+        for proposal in advance.proposals:
             block.session.extend((proposal.token_id,))
             block.proposals.append(proposal)
             if proposal.token_id in self._eos:
                 return DraftEndReason.EOS
+            if len(block.proposals) < block.length and proposal.logprob < self._min_logprob:
+                return DraftEndReason.CONFIDENCE
         if len(block.proposals) == block.length:
             return DraftEndReason.LENGTH if block.length == block.ask.block_length else DraftEndReason.CONTEXT
-        if proposal is None:
-            return advance.end
-        return DraftEndReason.CONFIDENCE if proposal.logprob < self._min_logprob else None
+        return advance.end
 
     def _tell_tokens(self, block: DraftBlock) -> None:
         tokens = block.unsent()

@@ -47,6 +47,8 @@ class FaultySettings(ConfigModel):
     """The honest draft's kind."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """The honest draft's settings."""
+    load_seconds: float = Field(default=0.0, ge=0)
+    """Sleep before there is a draft."""
     token_seconds: float = Field(default=0.0, ge=0)
     """Sleep before every tick."""
     exit_after_tokens: int | None = Field(default=None, ge=0)
@@ -96,7 +98,7 @@ class FaultyDrafter:
         if self._reached(self._faults.hang_after_tokens):
             return [Advance(caught_up=False)] * len(turns)
         advances = [self._spoiled(*pair) for pair in zip(turns, self._honest.advance(turns), strict=True)]
-        self._num_tokens += sum(advance.proposal is not None for advance in advances)
+        self._num_tokens += sum(len(advance.proposals) for advance in advances)
         return advances
 
     def truncate(self, session_id: int, length: int) -> None:
@@ -111,11 +113,13 @@ class FaultyDrafter:
         return limit is not None and self._num_tokens >= limit
 
     def _spoiled(self, turn: Turn, advance: Advance) -> Advance:
-        if advance.proposal is None:
+        # One token at most: a drafter in a thread streams.
+        if not advance.proposals:
             return advance
         if turn.offset == self._faults.nan_at_offset:
-            return replace(advance, proposal=None, end=DraftEndReason.NON_FINITE)
-        return replace(advance, proposal=_lied(advance.proposal, self._faults.lie, self.info.vocabulary_size))
+            return replace(advance, proposals=(), end=DraftEndReason.NON_FINITE)
+        lied = _lied(advance.proposals[0], self._faults.lie, self.info.vocabulary_size)
+        return replace(advance, proposals=(lied,))
 
 
 def _lied(honest: Proposal, lie: Lie, vocabulary_size: int) -> Proposal:
@@ -148,4 +152,5 @@ def _encoded(weights: Mapping[int, int]) -> bytes:
 def make(settings: Mapping[str, Any]) -> FaultyDrafter:
     """A faulty drafter. Raises `ConfigError` naming the setting."""
     faults = parse_settings(FaultySettings, settings)
+    time.sleep(faults.load_seconds)
     return FaultyDrafter(make_drafter(faults.kind, faults.settings), faults)

@@ -53,7 +53,7 @@ def plan_meals(turns: Sequence[Turn], cached: Callable[[int], int], limits: Feed
 def _whole(turn: Turn, cached: int) -> Meal:
     """All that is missing, from further back if logits are wanted of tokens that are cached already."""
     stop = len(turn.tokens)
-    first_row = stop - 1 if turn.wants_token else stop
+    first_row = stop - 1 if turn.num_wanted else stop
     if turn.score_from is not None and turn.score_from < turn.block_start:
         first_row = min(first_row, max(turn.score_from - 1, 0))
     return Meal(turn, min(cached, first_row), stop, first_row, complete=True)

@@ -135,14 +135,15 @@ class HfDrafter:
             if not meal.complete:
                 answers.append(Advance(caught_up=False, cold=cold))
                 continue
-            proposal = next(proposals) if meal.turn.wants_token else None
+            proposal = next(proposals) if meal.turn.num_wanted else None
             end = None
-            if meal.turn.wants_token and proposal is None:
+            if meal.turn.num_wanted and proposal is None:
                 # What is not finite may be in the cache by now; the next entry starts without it.
                 end = DraftEndReason.NON_FINITE
                 self.caches.release(meal.turn.session_id)
             of_delta = tuple(next(scores) for _ in range(_num_scored(meal.turn)))
-            answers.append(Advance(proposal=proposal, end=end, scores=of_delta, cold=cold))
+            kept = () if proposal is None else (proposal,)
+            answers.append(Advance(proposals=kept, end=end, scores=of_delta, cold=cold))
         return answers
 
     def _proposals(self, meals: Sequence[Meal], logits: Tensor) -> list[Proposal | None]:
@@ -150,7 +151,7 @@ class HfDrafter:
         rows, inputs, row = [], [], 0
         for meal in meals:
             row += meal.stop - meal.first_row
-            if meal.complete and meal.turn.wants_token:
+            if meal.complete and meal.turn.num_wanted:
                 rows.append(row - 1)
                 inputs.append(draft_input(meal.turn, meal.turn.offset, meal.turn.token_counts))
         tokens = draft_step(self._rows(logits, rows), inputs, **self._head())

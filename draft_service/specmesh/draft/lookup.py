@@ -118,7 +118,7 @@ class LookupDrafter:
         )
 
     def advance(self, turns: Sequence[Turn]) -> list[Advance]:
-        """One token for each turn; CONFIDENCE where nothing recurs."""
+        """All tokens for each turn; CONFIDENCE where nothing recurs."""
         return [self._advance(turn) for turn in turns]
 
     def truncate(self, session_id: int, length: int) -> None:
@@ -135,12 +135,14 @@ class LookupDrafter:
         if index is None:
             index = self._indices[turn.session_id] = MatchIndex(self._settings)
         scores = _feed(index, turn)
-        if not turn.wants_token:
-            return Advance(scores=scores)
-        token = index.predict()
-        if token is None:
-            return Advance(scores=scores, end=DraftEndReason.CONFIDENCE)
-        return Advance(scores=scores, proposal=Proposal(token, None, 0.0))
+        proposals: list[Proposal] = []
+        while len(proposals) < turn.num_wanted:
+            token = index.predict()
+            if token is None:
+                return Advance(scores=scores, proposals=proposals, end=DraftEndReason.CONFIDENCE)
+            proposals.append(Proposal(token, None, 0.0))
+            index.push(token)
+        return Advance(scores=scores, proposals=proposals)
 
 
 def _feed(index: MatchIndex, turn: Turn) -> tuple[Score, ...]:

@@ -33,7 +33,7 @@ class TableSettings(ConfigModel):
     path: Path
     """The .npz; `specmesh.draft.ngram_file` describes it."""
     max_context_tokens: int = Field(default=131_072, ge=1)
-    max_kept_rows: int = Field(default=65_536, ge=1)
+    max_kept_rows: int = Field(default=16_384, ge=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ class KeptRow:
         return Score(math.log(int(self.weights[at]) / ROW_TOTAL), False)
 
 
-_RowKey = tuple[int, int, Sampling, int, float]
+_Kept = dict[tuple[int, int], KeptRow]
+"""Rows by the context's length and index."""
 
 
 class TableDrafter:
@@ -77,7 +78,8 @@ class TableDrafter:
     def __init__(self, table: NgramTable, *, max_context_tokens: int, max_kept_rows: int) -> None:
         self._table = table
         self._max_kept_rows = max_kept_rows
-        self._kept: OrderedDict[_RowKey, KeptRow] = OrderedDict()
+        self._num_kept = 0
+        self._kept: OrderedDict[tuple[Sampling, int, float], _Kept] = OrderedDict()
         self.info = DrafterInfo(
             kind="table",
             name=table.name,
@@ -90,7 +92,7 @@ class TableDrafter:
         )
 
     def advance(self, turns: Sequence[Turn]) -> list[Advance]:
-        """One token for each turn; CONFIDENCE where the table has nothing at all."""
+        """All tokens for each turn; CONFIDENCE where the table has nothing at all."""
         return [self._advance(turn) for turn in turns]
 
     def truncate(self, session_id: int, length: int) -> None:
@@ -100,23 +102,28 @@ class TableDrafter:
         """Nothing is kept of a session."""
 
     def _advance(self, turn: Turn) -> Advance:
-        scores = tuple(self._scores(turn))
-        if not turn.wants_token:
-            return Advance(scores=scores)
-        found = self._table.find(turn.tokens[-MAX_ORDER:])
-        if found is None:
-            return Advance(scores=scores, end=DraftEndReason.CONFIDENCE)
-        return Advance(scores=scores, proposal=self._propose(turn, found))
+        kept = self._kept_for(turn)
+        scores = tuple(self._scores(turn, kept))
+        proposals: list[Proposal] = []
+        tail = list(turn.tokens[-MAX_ORDER:])
+        for offset in range(turn.offset, turn.offset + turn.num_wanted):
+            found = self._table.find(tail)
+            if found is None:
+                return Advance(proposals=proposals, end=DraftEndReason.CONFIDENCE, scores=scores)
+            proposal = self._propose(turn, offset, found, kept)
+            proposals.append(proposal)
+            tail.append(proposal.token_id)
+        return Advance(proposals=proposals, scores=scores)
 
-    def _propose(self, turn: Turn, found: tuple[Level, int]) -> Proposal:
-        ask, offset = turn.ask, turn.offset
-        if not _keepable(ask):
+    def _propose(self, turn: Turn, offset: int, found: tuple[Level, int], kept: _Kept | None) -> Proposal:
+        if kept is None:
             item = draft_input(turn, offset, turn.token_counts)
             token = sample_sparse([found[0].distribution(found[1])], [item])[0]
             return Proposal(token.token_id, token.row, token.logprob)
-        return self._kept_row(turn, found).draw(draft_draw(ask.draft_key, ask.position, offset))
+        row = self._row(turn, found, kept)
+        return row.draw(draft_draw(turn.ask.draft_key, turn.block_start, offset))
 
-    def _scores(self, turn: Turn) -> Iterator[Score]:
+    def _scores(self, turn: Turn, kept: _Kept | None) -> Iterator[Score]:
         """Score what is to be scored, each token in the context before it."""
         if turn.score_from is None:
             return
@@ -125,21 +132,34 @@ class TableDrafter:
             found = self._table.find(turn.tokens[max(0, length - MAX_ORDER) : length])
             if found is None:
                 yield Score(-math.inf, False)
-            elif _keepable(turn.ask):
-                yield self._kept_row(turn, found).score(token)
+            elif kept is not None:
+                yield self._row(turn, found, kept).score(token)
             else:
                 item = draft_input(turn, length - turn.block_start, turn.counts_before(length))
                 yield Score(*score_sparse([found[0].distribution(found[1])], [item], [token])[0])
 
-    def _kept_row(self, turn: Turn, found: tuple[Level, int]) -> KeptRow:
+    def _row(self, turn: Turn, found: tuple[Level, int], kept: _Kept) -> KeptRow:
         level, index = found
-        key = (level.length, index, turn.ask.sampling, turn.max_row, turn.row_mass)
-        kept = self._kept.get(key)
-        if kept is None:
+        row = kept.get((level.length, index))
+        if row is None:
             token = sample_sparse([level.distribution(index)], [draft_input(turn, 0, None)])[0]
-            kept = self._kept[key] = _kept(token)
-            if len(self._kept) > self._max_kept_rows:
-                self._kept.popitem(last=False)
+            row = kept[level.length, index] = _kept_row(token)
+            self._num_kept += 1
+        return row
+
+    def _kept_for(self, turn: Turn) -> _Kept | None:
+        """The rows kept for this sampling; None when a row is not all there is to it.
+
+        When too many are kept, those of the sampling that was not asked for the longest are dropped.
+        """
+        if not _keepable(turn.ask):
+            return None
+        key = (turn.ask.sampling, turn.max_row, turn.row_mass)
+        if self._num_kept > self._max_kept_rows:
+            _, dropped = self._kept.popitem(last=False)
+            self._num_kept -= len(dropped)
+        kept = self._kept.setdefault(key, {})
+        self._kept.move_to_end(key)
         return kept
 
 
@@ -148,7 +168,7 @@ def _keepable(ask: DraftAsk) -> bool:
     return not ask.sampling.has_penalties and (ask.sampling.greedy or ask.rule is not Rule.COUPLED)
 
 
-def _kept(token: DraftedToken) -> KeptRow:
+def _kept_row(token: DraftedToken) -> KeptRow:
     ids, weights = decode_row(token.row or b"")
     return KeptRow(token.token_id, token.logprob, token.row, ids, weights, np.cumsum(weights, dtype=np.int64))
 
