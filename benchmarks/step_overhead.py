@@ -27,12 +27,12 @@ from specmesh.command.report import PARTS, milliseconds
 from specmesh.draft.ngram_file import NgramTable, law_to_levels, save_table
 from specmesh.v1 import router_service_pb2 as pb
 
-VOCABULARY = 64
+VOCABULARY = 16
 BLOCK_LENGTH = 4
 ENGINE_MS = (0.0, 5.0)
 SESSIONS = (1, 100, 1000)
 STEPS_IN_ALL = 4000
-WARM_UP_STEPS = 20
+WARM_UP_TOKENS = 1000
 TARGET_MS = {0.0: 0.6, 5.0: 1.3}
 TARGET_IDLE_MB = 150
 
@@ -73,7 +73,7 @@ def mesh_config(target: Path, draft: Path, engine_ms: float) -> MeshConfig:
         router={
             "policy": {"name": "fixed", "settings": {"fixed_length": BLOCK_LENGTH}},
             "limits": {"max_sessions": 2048},
-            "drafts": {"block_deadline_ms": 5000.0},
+            "drafts": {"block_deadline_ms": 10_000.0, "min_deadline_ms": 10_000.0},
         },
     )
 
@@ -81,9 +81,9 @@ def mesh_config(target: Path, draft: Path, engine_ms: float) -> MeshConfig:
 async def measure(client: AsyncClient, sessions: int, temperature: float) -> dict[str, Any]:
     """So many generations at the same time, their steps summed up."""
     tokens = max(STEPS_IN_ALL // sessions, 8) * 2
-    began = time.perf_counter()
+    began, cpu_before = time.perf_counter(), cpu_seconds()
     generations = await asyncio.gather(*(generate(client, tokens, temperature) for _ in range(sessions)))
-    seconds = time.perf_counter() - began
+    seconds, cpu_after = time.perf_counter() - began, cpu_seconds()
     steps = [step for generation in generations for step in generation.steps[1:]]
     if not any(step.drafted_count for step in steps):
         raise RuntimeError("no step was drafted for: the figures would be of plain decoding")
@@ -94,6 +94,9 @@ async def measure(client: AsyncClient, sessions: int, temperature: float) -> dic
         "overhead_ms": percentiles([overhead(step) for step in steps]),
         "p50_ms_by_part": {part: percentiles([part_ms(step, part) for step in steps])["p50"] for part in PARTS},
         "ms_of_wall_clock_per_step": round(seconds * 1e3 / len(steps), 4),
+        "ms_of_cpu_per_step": {
+            name: round((after - cpu_before[name]) * 1e3 / len(steps), 4) for name, after in cpu_after.items()
+        },
         "drafted_share": sum(step.drafted_count > 0 for step in steps) / len(steps),
     }
 
@@ -121,7 +124,7 @@ async def run_engine(config: MeshConfig, engine_ms: float, sessions: list[int]) 
         idle = router_memory()
         async with AsyncClient(mesh.address, timeout=600.0) as client:
             await wait_for_draft(client)
-            await generate(client, WARM_UP_STEPS, 1.0)
+            await generate(client, WARM_UP_TOKENS, 1.0)  # the table draft keeps the rows it has made
             results = [
                 {"engine_ms": engine_ms, **await measure(client, count, temperature)}
                 for count in sessions
@@ -137,11 +140,25 @@ async def wait_for_draft(client: AsyncClient) -> None:
             await asyncio.sleep(0.05)
 
 
+def services() -> dict[str, psutil.Process]:
+    """The mesh among this process's children, by module."""
+    found = {}
+    for child in psutil.Process(os.getpid()).children():
+        module = child.cmdline()[2]
+        if module.startswith("specmesh."):
+            found[module.removeprefix("specmesh.")] = child
+    return found
+
+
 def router_memory() -> float:
-    """Resident MB of the router among this process's children."""
-    children = psutil.Process(os.getpid()).children()
-    router = next(child for child in children if "specmesh.router" in child.cmdline())
-    return float(router.memory_info().rss) / 1e6
+    """Resident MB of the router."""
+    return float(services()["router"].memory_info().rss) / 1e6
+
+
+def cpu_seconds() -> dict[str, float]:
+    """CPU time of every service so far, and of this process, which is the client."""
+    processes = services() | {"client": psutil.Process(os.getpid())}
+    return {name: sum(process.cpu_times()[:2]) for name, process in processes.items()}
 
 
 def main() -> None:
