@@ -107,6 +107,8 @@ def run(main: Coroutine[Any, Any, R], address: str) -> R:
         return asyncio.run(main)
     except SpecMeshError as error:
         fail(error, address)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def fail(error: SpecMeshError, address: str) -> NoReturn:

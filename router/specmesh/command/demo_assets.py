@@ -23,7 +23,7 @@ MIN_PARAGRAPH = 80
 
 def demo_config(console: Console) -> MeshConfig:
     """Fetch and build what is missing, then say which processes to run. Raises `ConfigError`."""
-    model = Path(_run(["specmesh.model.demo"], console).splitlines()[-1])
+    model = demo_model(console)
     drafts = [_draft("lookup", "lookup", {})]
     drafts += [_draft(name, "hf", {"source": f"distilled:{name}"}) for name in DISTILLED if is_distilled(name)]
     if len(drafts) == 1:
@@ -31,6 +31,11 @@ def demo_config(console: Console) -> MeshConfig:
             _draft(f"{domain}-table", "table", {"path": str(path)}) for domain, path in _tables(model, console).items()
         ]
     return MeshConfig(verifier={"model": "demo"}, drafts=tuple(drafts))
+
+
+def demo_model(console: Console) -> Path:
+    """The folder of the demo's target, fetched and converted if it is not there yet. Raises `ConfigError`."""
+    return Path(_run(["specmesh.model.demo"], console).splitlines()[-1])
 
 
 def is_distilled(name: str) -> bool:
