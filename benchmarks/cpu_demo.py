@@ -30,7 +30,7 @@ TARGET_RATIO = {"code": 1.5, "prose": 1.2}
 PROMPTS: Mapping[str, Sequence[str]] = {
     "code": (
         'def fibonacci(n: int) -> int:\n    """Return the n-th Fibonacci number."""\n',
-        "import json\n\n\nclass Settings:\n    def __init__(self, path):\n        self.path = path\n\n    def load(self):\n",
+        "import json\n\n\nclass Settings:\n    def __init__(self, path):\n        self.path = path\n\n    def load(",
         'def read_csv(path):\n    """Read a CSV file into a list of dictionaries."""\n    rows = []\n',
         "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n",
     ),
@@ -48,7 +48,7 @@ class Transformers:
 
     def __init__(self, source: str) -> None:
         self._tokenizer = AutoTokenizer.from_pretrained(source)
-        self._model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).eval()
+        self._model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)  # in eval mode
 
     def tokens_per_second(self, prompt: str) -> float:
         """One greedy generation of exactly MAX_TOKENS."""
