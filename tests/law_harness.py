@@ -70,6 +70,11 @@ def all_arrives(delivery: Delivery) -> Tensor:
     return delivery.lengths
 
 
+def as_sampled(token_ids: Tensor) -> Tensor:
+    """Drafted ids as they are sent: an honest draft."""
+    return token_ids
+
+
 @dataclass
 class Simulation:
     """State of N sequences while they grow to `num_tokens` output tokens each."""
@@ -83,6 +88,7 @@ class Simulation:
     seed: int
     verify: Verify = verify_batch
     deliver: Callable[[Delivery], Tensor] = all_arrives
+    send: Callable[[Tensor], Tensor] = as_sampled
     token_limit: int = field(init=False)
     tokens: Tensor = field(init=False)
     lengths: Tensor = field(init=False)
@@ -135,7 +141,7 @@ class Simulation:
             here = going.nonzero()[:, 0]
             if len(here) == 0:
                 break
-            ids = self._draft_one(active[here], arms[here], offset, (rows, here))
+            ids = self.send(self._draft_one(active[here], arms[here], offset, (rows, here)))
             self.tokens[active[here], self.lengths[active[here]] + offset] = ids
             lengths[here] += 1
             if self.drafting.stop_after is not None:

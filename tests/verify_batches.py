@@ -1,7 +1,7 @@
 """Batches to verify, drawn by hypothesis, for whatever claims to be the `verify` kernel (gate 4).
 
 Batch, lengths (0 included), ragged rows, odd vocabularies, padding, strides, dtypes, degenerate rows, faulty logits,
-every sampling option, all rules mixed. Logits, rows and keys come from seeds that hypothesis draws, so examples stay small.
+every sampling option, all rules mixed. Logits, rows and keys come from seeds that hypothesis draws.
 """
 
 from collections import Counter

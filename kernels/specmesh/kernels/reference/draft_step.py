@@ -82,7 +82,7 @@ def make_rows(probs: Tensor, row_mass: Tensor, max_row: Tensor, token_map: Tenso
 def _kept(probs: Tensor, row_mass: Tensor, max_row: Tensor) -> tuple[Tensor, Tensor]:
     """(columns ascending, probabilities), `[n, K]` padded with probability 0."""
     size = probs.shape[1]
-    limit = torch.minimum((probs > 0).sum(dim=1), max_row.clamp(min=1))
+    limit = torch.minimum((probs > 0).sum(dim=1), max_row.clamp(min=1, max=MAX_ROW))
     # A mass of 1 means all of them, whatever the rounding of the sum.
     reaching = num_reaching(probs, row_mass, torch.full_like(limit, size))
     number = torch.minimum(limit, torch.where(row_mass < 1, reaching, size))
