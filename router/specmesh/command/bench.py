@@ -54,7 +54,7 @@ async def run_load(
     async with connect() as client, asyncio.TaskGroup() as group:
         for _ in range(min(concurrency, requests)):
             group.create_task(worker(client))
-    return _report(measured, time.perf_counter() - began, requests, concurrency)
+    return make_report(measured, time.perf_counter() - began, requests, concurrency)
 
 
 async def _one(client: AsyncClient, prompt: Prompt, options: Mapping[str, Any], measured: Measured) -> None:
@@ -83,7 +83,8 @@ async def _one(client: AsyncClient, prompt: Prompt, options: Mapping[str, Any], 
             measured.per_token.append((last - first) / (tokens - 1))
 
 
-def _report(measured: Measured, seconds: float, requests: int, concurrency: int) -> dict[str, Any]:
+def make_report(measured: Measured, seconds: float, requests: int, concurrency: int) -> dict[str, Any]:
+    """What the run comes to; percentiles in milliseconds."""
     return {
         "requests": requests,
         "concurrency": concurrency,
