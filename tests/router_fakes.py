@@ -75,8 +75,11 @@ class FakeDraft(draft_grpc.DraftServiceServicer):
     async def Draft(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
         """The script for each entry, each in a task of its own."""
 
+        writing = asyncio.Lock()
+
         async def send(entry: draft_pb.DraftResponseEntry) -> None:
-            await context.write(draft_pb.DraftResponse(entries=[entry]))
+            async with writing:
+                await context.write(draft_pb.DraftResponse(entries=[entry]))
 
         async with asyncio.TaskGroup() as scripts:
             async for frame in request_iterator:

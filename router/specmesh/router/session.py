@@ -89,7 +89,8 @@ class Session:
         """Take a verified step: what it emitted is context from now on."""
         self.context.extend(result.token_ids)
         self._hasher.extend(result.token_ids)
-        self.finish_reason = result.finish_reason
+        at_end = FinishReason.LENGTH if self.position >= self._end else None
+        self.finish_reason = result.finish_reason or at_end
         self.usage.num_output += len(result.token_ids)
         self.usage.num_drafted += result.num_drafted
         self.usage.num_accepted += result.num_accepted

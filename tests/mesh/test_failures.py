@@ -1,0 +1,310 @@
+"""Drafts that die, sleep or lie; clients and routers that go away; services that drain."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from law_statistics import law_by_context, transitions_p
+from mesh_calls import arms_of, at_most, generate, refused, request, router_at, wait_ready, wait_state
+from mesh_processes import Running, Service
+from mesh_tables import TableFiles
+
+from specmesh.draft.ngram_file import NgramTable, law_to_levels, save_table
+from specmesh.runtime.status import PUSHBACK_KEY, from_rpc_error
+from specmesh.runtime.types import Sampling
+from specmesh.v1 import router_service_pb2 as pb
+from specmesh.v1 import verifier_service_pb2 as verifier_pb
+from specmesh.v1.router_service_pb2_grpc import RouterServiceStub
+from specmesh.v1.verifier_service_pb2_grpc import VerifierServiceStub
+from specmesh.verifier.target import save_table as save_target
+
+GREEDY = {"temperature": 0}
+
+
+def start_router(mesh: Running, pools: Sequence[dict[str, object]], **settings: Any) -> Service:
+    """A router of its own over the mesh's verifier."""
+    defaults: dict[str, Any] = {"policy__name": "fixed", "drafts__block_deadline_ms": 400, "discovery_seconds": 0.5}
+    addresses = {"verifiers": [mesh.verifier.address]} if "verifiers" not in settings else {}
+    return Service("router", mesh.folder, pools=list(pools), **(defaults | addresses | settings))
+
+
+def pool(service: Service, name: str = "pool", **more: object) -> dict[str, object]:
+    return {"name": name, "addresses": [service.address], **more}
+
+
+def faulty(mesh: Running, path: Path | None = None, **faults: object) -> Service:
+    drafter = {"kind": "table", "settings": {"path": path or mesh.tables.near}} | faults
+    return Service("draft", mesh.folder, kind="faulty", drafter=drafter)
+
+
+@asynccontextmanager
+async def info_of(verifier: Service) -> AsyncIterator[Any]:
+    """Calls GetInfo."""
+    async with grpc.aio.insecure_channel(verifier.address) as channel:
+        stub = VerifierServiceStub(channel)
+        yield lambda: stub.GetInfo(verifier_pb.VerifierServiceGetInfoRequest(), timeout=10)
+
+
+async def freed(get_info: Any, free_blocks: int, seconds: float) -> float:
+    """Seconds until the verifier holds nothing."""
+    started = time.monotonic()
+    async with asyncio.timeout(seconds):
+        while True:
+            info = await get_info()
+            if info.session_count == 0 and info.free_block_count == free_blocks:
+                return time.monotonic() - started
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def slow(mesh: Running) -> Iterator[Service]:
+    """A verifier that takes 8 ms for a step."""
+    model = f"table:{mesh.tables.target}"
+    with Service("verifier", mesh.folder, model=model, table__max_context_tokens=600, table__delay_ms=8) as slow:
+        yield slow
+
+
+async def test_the_only_draft_dies_in_the_middle(mesh: Running) -> None:
+    """C23: after 5 tokens; the stream completes with the target's own ids, the arm is out and comes back."""
+    with faulty(mesh, exit_after_tokens=5) as mortal, start_router(mesh, [pool(mortal)]) as router:
+        async with router_at(router.address) as stub:
+            await wait_ready(stub, "pool")
+            plain = await generate(stub, request((3, 5), 60, arms=[], sampling=GREEDY))
+            drafted = await generate(stub, request((3, 5), 60, sampling=GREEDY, output={"step_reports": True}))
+            assert drafted.summary == plain.summary
+            assert drafted.steps[0].accepted_count > 0
+            await wait_state(stub, {"pool": pb.ARM_STATE_COOLING})
+            port = int(mortal.address.rpartition(":")[2])
+            well = Service("draft", mesh.folder, kind="table", drafter__path=mesh.tables.near, server__port=port)
+            with well:
+                assert well.address == mortal.address
+                await wait_ready(stub, "pool", seconds=30)
+
+
+async def test_a_draft_that_sleeps_costs_one_deadline(mesh: Running) -> None:
+    """C23: 30 s of sleep, a deadline of 400 ms; afterwards it is not waited for."""
+    with faulty(mesh, hang_after_tokens=1) as sleeper, start_router(mesh, [pool(sleeper)]) as router:
+        async with router_at(router.address) as stub:
+            await wait_ready(stub, "pool")
+            answer = await generate(stub, request((3, 5), 100, sampling=GREEDY, output={"step_reports": True}))
+            assert len(answer.token_ids) == 100
+            waited = [step for step in answer.steps if step.timing.draft.ToMilliseconds() > 200]
+            assert len(waited) == 1
+            assert waited[0].fallback_reason == pb.FALLBACK_REASON_TIMEOUT
+            assert waited[0].timing.draft.ToMilliseconds() < 600
+            assert {step.fallback_reason for step in answer.steps[1:-1]} == {pb.FALLBACK_REASON_NO_ARM}
+
+
+async def test_cancelled_clients_leave_nothing_behind(mesh: Running, slow: Service) -> None:
+    """C22: 100 clients go after 3 of 500 tokens; within a second the verifier holds nothing of theirs."""
+    with start_router(mesh, mesh.pools("near"), verifiers=[slow.address]) as router:
+        async with router_at(router.address) as stub, info_of(slow) as get_info:
+            await wait_ready(stub, "near")
+            blocks = (await get_info()).free_block_count
+
+            async def go_early(length: int) -> None:
+                call = stub.Generate(request(max_output_tokens=500, block_length=length), timeout=60)
+                tokens = 0
+                async for event in call:
+                    tokens += len(event.delta.token_ids)
+                    if tokens >= 3:
+                        break
+                call.cancel()
+
+            await at_most(25, [go_early(number % 5) for number in range(100)])
+            assert await freed(get_info, blocks, seconds=1.0) < 1.0
+            assert len((await generate(stub, request())).token_ids) == 20
+
+
+async def test_sessions_of_a_killed_router_end_with_their_lease(mesh: Running, slow: Service) -> None:
+    """C22: kill -9 of the router; the verifier frees within the lease."""
+    with start_router(mesh, [], verifiers=[slow.address], sessions__lease_ms=1000) as router:
+        async with router_at(router.address) as stub, info_of(slow) as get_info:
+            blocks = (await get_info()).free_block_count
+            calls = [stub.Generate(request(max_output_tokens=500), timeout=60) for _ in range(10)]
+            for call in calls:
+                await call.read()
+            assert (await get_info()).session_count == 10
+            router.kill()
+            assert await freed(get_info, blocks, seconds=2.0) < 2.0
+
+
+async def test_a_drain_loses_nothing(mesh: Running, slow: Service) -> None:
+    """C32: SIGTERM at token 5 of 50: all 50 arrive, new calls are UNAVAILABLE, exit 0."""
+    with start_router(mesh, [], verifiers=[slow.address]) as router:
+        async with router_at(router.address) as stub:
+            call = stub.Generate(request(max_output_tokens=50), timeout=60)
+            token_ids: list[int] = []
+            ending: asyncio.Task[int] | None = None
+            async for event in call:
+                token_ids += event.delta.token_ids
+                if len(token_ids) >= 5 and ending is None:
+                    ending = asyncio.create_task(asyncio.to_thread(router.terminate))
+                    await _until_draining(stub)
+            assert len(token_ids) == 50
+            assert ending is not None
+            assert await ending == 0
+
+
+async def _until_draining(stub: RouterServiceStub) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await generate(stub, request(max_output_tokens=1), timeout=5)
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.UNAVAILABLE  # noqa: PT017
+                assert from_rpc_error(error).reason == "DRAINING"  # noqa: PT017
+                return
+
+
+async def test_health_tells_loading_from_serving(mesh: Running, tmp_path: Path) -> None:
+    """C31: the router answers from the first second, NOT_SERVING until it has a verifier; and during a long forward."""
+    port = 0
+    with Service("verifier", mesh.folder, model=f"table:{mesh.tables.target}") as probe:
+        port = int(probe.address.rpartition(":")[2])
+    config = {"verifiers": [f"127.0.0.1:{port}"], "discovery_seconds": 0.2}
+    with Service("router", mesh.folder, **config, server__port=port + 1) as router:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port + 1}") as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            check = health_pb2.HealthCheckRequest(service="specmesh.v1.RouterService")
+            answer = await health.Check(check, timeout=20, wait_for_ready=True)
+            assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            error = await refused(generate(RouterServiceStub(channel), request()))
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            late = Service(
+                "verifier",
+                mesh.folder,
+                model=f"table:{mesh.tables.target}",
+                server__port=port,
+                table__delay_ms=1500,
+            )
+            with late:
+                assert router.address == f"127.0.0.1:{port + 1}"
+                assert (await health.Check(check, timeout=5)).status == health_pb2.HealthCheckResponse.SERVING
+                running = asyncio.create_task(generate(RouterServiceStub(channel), request(max_output_tokens=1)))
+                slowest = 0.0
+                while not running.done():
+                    started = time.monotonic()
+                    await health.Check(check, timeout=5)
+                    slowest = max(slowest, time.monotonic() - started)
+                    await asyncio.sleep(0.05)
+                assert slowest < 0.2
+
+
+def test_a_router_that_cannot_start_says_why(mesh: Running) -> None:
+    """C31: a failed start exits non-zero with one line that names the key."""
+    with Service("router", mesh.folder, verifiers=["127.0.0.1:1"], policy__name="clairvoyant") as router:
+        assert router.process.wait(20) == 2
+        assert "policy.name" in router.log()
+
+
+async def test_a_draft_that_declares_what_it_does_not_sample_is_quarantined(mesh: Running, tmp_path: Path) -> None:
+    """C35: T = [.001, .599, .400] and a draft that always sends token 0 with weight 1 of 2^24: the law is kept."""
+    law = np.array([0.001, 0.599, 0.400])
+    logits = np.broadcast_to(np.log(law), (3, 3, 3)).astype(np.float32)
+    save_target(tmp_path / "target.npz", logits)
+    save_table(tmp_path / "draft.npz", NgramTable(law_to_levels(np.broadcast_to(law, (3, 3, 3)).copy()), 3))
+    with (
+        Service("verifier", mesh.folder, model=f"table:{tmp_path / 'target.npz'}") as verifier,
+        faulty(mesh, tmp_path / "draft.npz", lie="always_zero") as zero,
+        faulty(mesh, tmp_path / "draft.npz", lie="other_token") as other,
+        start_router(mesh, [pool(zero, "zero"), pool(other, "other")], verifiers=[verifier.address]) as router,
+    ):
+        async with router_at(router.address) as stub:
+            await wait_ready(stub, "zero", "other")
+            for name, steps in (("zero", 1), ("other", 8)):
+                message = request(max_output_tokens=1000, arms=[name], output={"step_reports": True})
+                answer = await generate(stub, message)
+                refused_steps = [s for s in answer.steps if s.fallback_reason == pb.FALLBACK_REASON_INVALID_BLOCK]
+                assert len(refused_steps) == 1
+                assert answer.steps.index(refused_steps[0]) < steps
+                assert answer.token_ids.count(0) < 20
+                assert abs(answer.token_ids.count(1) - 599) < 100
+                assert (await arms_of(stub))[name].state == pb.ARM_STATE_QUARANTINED
+
+
+@pytest.mark.slow
+async def test_late_blocks_of_a_draft_that_stops_early_are_cut(mesh: Running) -> None:
+    """C36: how late a block is depends on its values; dropped whole it would bias the text, cut it does not."""
+    lazy = Service(
+        "draft",
+        mesh.folder,
+        kind="faulty",
+        drafter={"kind": "table", "settings": {"path": mesh.tables.near}, "token_seconds": 0.015},
+        stopping__min_probability=0.3,
+    )
+    settings = {"drafts__block_deadline_ms": 50, "drafts__min_deadline_ms": 50, "drafts__late_blocks": 1_000_000}
+    with lazy, start_router(mesh, [pool(lazy)], **settings, drafts__cooldown_seconds=0.01) as router:
+        async with router_at(router.address) as stub:
+            await wait_ready(stub, "pool")
+            message = request(max_output_tokens=300, output={"step_reports": True})
+            answers = await at_most(60, [generate(stub, message) for _ in range(60)])
+            lengths = [step.drafted_count for answer in answers for step in answer.steps]
+            assert sum(1 <= length < 4 for length in lengths) > 0.2 * len(lengths)
+            tokens = torch.from_numpy(np.array([answer.token_ids for answer in answers]))
+            assert law_p(mesh.tables, tokens) > 1e-6
+
+
+def law_p(tables: TableFiles, tokens: torch.Tensor) -> float:
+    law_at = law_by_context(torch.from_numpy(tables.logits), Sampling())
+    return transitions_p(tokens, law_at, tables.vocabulary_size, full_history=False)
+
+
+async def test_idle_streams_are_not_sent_away(mesh: Running) -> None:
+    """C25: pings of a client that waits for a long step do not count as too many."""
+    slow = Service(
+        "verifier",
+        mesh.folder,
+        model=f"table:{mesh.tables.target}",
+        table__delay_ms=6000,
+        server__min_ping_interval_seconds=1,
+    )
+    with slow, start_router(mesh, [], verifiers=[slow.address], server__keepalive_seconds=1) as router:
+        async with router_at(router.address) as stub:
+            assert len((await generate(stub, request(max_output_tokens=1))).token_ids) == 1
+            assert "verifier lost" not in router.log()
+
+
+async def test_overload_says_when_to_come_back(mesh: Running, slow: Service) -> None:
+    """C41: RESOURCE_EXHAUSTED with the pushback trailer; a caller's own limit as well as the router's."""
+    limits = {"limits__max_sessions": 1, "limits__max_queued": 0, "limits__retry_seconds": 0.25}
+    for extra, reason in (({}, "OVERLOADED"), ({"limits__max_sessions_per_caller": 1}, "QUOTA")):
+        with start_router(mesh, [], verifiers=[slow.address], **limits, **extra) as router:
+            async with router_at(router.address) as stub:
+                call = stub.Generate(request(max_output_tokens=500), timeout=60)
+                await call.read()
+                error = await refused(generate(stub, request()))
+                assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert from_rpc_error(error).reason == reason
+                assert dict(error.trailing_metadata() or ())[PUSHBACK_KEY] == "250"
+                call.cancel()
+
+
+async def test_lost_verifiers_are_replaced_in_the_middle_of_a_text(mesh: Running) -> None:
+    """C41, the router's side: one of two verifiers is killed; the text is the one that its seed gives."""
+    settings = {"model": f"table:{mesh.tables.target}", "table__delay_ms": 10}
+    with (
+        Service("verifier", mesh.folder, **settings) as one,
+        Service("verifier", mesh.folder, **settings) as two,
+        start_router(mesh, mesh.pools("near"), verifiers=[one.address, two.address]) as router,
+    ):
+        async with router_at(router.address) as stub:
+            await wait_ready(stub, "near")
+            messages = [request((seed, 1), 100, sampling={"seed": seed}) for seed in range(4)]
+            whole = [await generate(stub, message) for message in messages]
+            running = [asyncio.create_task(generate(stub, message)) for message in messages]
+            async with info_of(one) as get_info, asyncio.timeout(10):
+                while (await get_info()).session_count < 2:  # noqa: ASYNC110  another process's state
+                    await asyncio.sleep(0.01)
+            one.kill()
+            answers = await asyncio.gather(*running)
+            assert [each.summary for each in answers] == [each.summary for each in whole]
