@@ -100,7 +100,7 @@ class Stepper:
 
     def send(
         self, session_id: int, position: int, token_ids: Sequence[int] = (), rows: Sequence[bytes] = (),
-        *, stream: Collector | None = None, deadline_ns: int = NEVER_NS,
+        *, stream: Collector | None = None, deadline_ns: int = NEVER_NS, arrived_ns: int | None = None,
     ) -> None:  # fmt: skip
         """Submit a block, checked as the engine does."""
         stream = stream or self.stream
@@ -110,7 +110,8 @@ class Stepper:
             draft_key=session.spec.draft_key, block_start=position,
         )  # fmt: skip
         tokens = tuple(token_ids) if refusal is None else ()
-        entry = Entry(stream, position, tokens, decoded, refusal, self.clock(), deadline_ns)
+        arrived_ns = self.clock() if arrived_ns is None else arrived_ns
+        entry = Entry(stream, position, tokens, decoded, refusal, arrived_ns, deadline_ns)
         self.core.submit(session, entry)
         self.flush()
 

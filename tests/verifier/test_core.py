@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from verifier_parts import MS, Collector, Stepper, make_spec, successor_logits, table_stepper
+from verifier_parts import MS, Collector, ManualClock, Stepper, make_spec, successor_logits, table_stepper
 
 from specmesh.model.spans import Span
 from specmesh.runtime.errors import Draining, MeshError, Overloaded
@@ -197,6 +197,46 @@ def test_a_long_prompt_never_stops_the_others_between_its_chunks() -> None:
         assert len(mine) == ticks
         position += 1
     assert ticks == 21
+
+
+def test_a_short_prompt_waits_for_one_chunk_of_a_long_one() -> None:
+    stepper = table_stepper(COUNTING, max_context_tokens=4096, num_blocks=300, limits=TickLimits(64, 100))
+    stepper.open(make_spec(numbers(0, 2050), session_id=2))
+    stepper.tick()
+    stepper.open(make_spec(numbers(0, 80)))
+    stepper.send(1, 80)
+    stepper.tick()
+    stepper.tick()
+    (answer,) = stepper.stream.answers
+    assert isinstance(answer, StepResult)
+    assert (answer.session_id, answer.token_ids) == (1, (80 % 32,))
+
+
+class SlowTarget(TableTarget):
+    """Takes ten milliseconds of the clock that it is given."""
+
+    clock: ManualClock
+
+    def forward(self, spans: Sequence[Span]) -> torch.Tensor:
+        self.clock.pass_ms(10)
+        return super().forward(spans)
+
+
+def test_two_cohorts_become_one() -> None:
+    """A session that came back while the tick of the others ran has not been away for as long as that tick."""
+    target = SlowTarget(COUNTING, max_context_tokens=256)
+    stepper = Stepper(target)
+    target.clock = stepper.clock
+    for session_id in (1, 2):
+        stepper.open(make_spec([0], session_id=session_id))
+    for step in range(5):
+        for session_id in (1, 2):
+            stepper.send(session_id, 1 + step, arrived_ns=stepper.clock() - (10 - session_id) * MS if step else 0)
+            stepper.tick()
+    stepper.send(1, 6, arrived_ns=stepper.clock() - 9 * MS)
+    until_ns = stepper.core.gather_until_ns()
+    assert until_ns is not None
+    assert stepper.clock() + 1 * MS <= until_ns <= stepper.clock() + 2 * MS
 
 
 # Failures of a tick.

@@ -78,11 +78,10 @@ class Core:
             message = f"position: {entry.position} was sent, the session is at {session.position}"
             self._fail_entry(session, entry, EntryErrorReason.CONTEXT_MISMATCH, message)
         else:
-            now_ns = self._clock()
-            session.touch(now_ns)
+            session.touch(self._clock())
             session.take(entry)
             self._pending[session.key] = session
-            self._gather.returned(session.key, now_ns)
+            self._gather.returned(session.key, entry.arrived_ns)
 
     def close(self, key: SessionKey) -> None:
         """End a session, or take its opening out of the queue; nothing happens when there is none."""

@@ -35,17 +35,17 @@ class Gather:
         duration = float(ended_ns - started_ns)
         self._tick_ns += _WEIGHT * (duration - self._tick_ns) if self._tick_ns else duration
 
-    def returned(self, key: SessionKey, now_ns: int) -> None:
-        """A session has sent its next entry."""
+    def returned(self, key: SessionKey, arrived_ns: int) -> None:
+        """A session's next entry has come: at `arrived_ns`, which may have been during the last tick."""
         self._awaited.discard(key)
         left_ns = self._left_ns.pop(key, None)
         if left_ns is not None:
             # A client that pauses for seconds must not make the others look slow.
-            self._learn(min(float(now_ns - left_ns), self._tick_ns))
+            self._learn(min(float(arrived_ns - left_ns), self._tick_ns))
 
     def _learn(self, away_ns: float) -> None:
         if self._away_ns is None:
-            self._away_ns = away_ns
+            self._away_ns = self._deviation_ns = away_ns
         error = away_ns - self._away_ns
         self._away_ns += _WEIGHT * error
         self._deviation_ns += _WEIGHT * (abs(error) - self._deviation_ns)
