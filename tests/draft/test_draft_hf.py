@@ -51,13 +51,13 @@ async def test_rows_are_the_models_law_and_tokens_derive_from_them(temperature: 
 
 
 async def test_rejected_tokens_leave_no_trace() -> None:
-    """The next step goes on from the verified context, at whatever position and with whatever token."""
+    """The next step goes on from the verified context, wherever it parts from the draft, and however far it got."""
     async with draft_peer(tiny_drafter()) as peer:
         context = list(CONTEXT)
         await peer.talk.ask(ask_for(context, len(context), 8))
-        for kept, token in ((3, 11), (0, 2), (8, 60), (1, 11)):
+        for kept, tokens in ((3, [11]), (0, [2]), (8, [60]), (1, [11, 5, 40]), (0, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10])):
             drafted = (await peer.talk.ask(ask_for(context, 0, 8))).token_ids
-            delta = [*drafted[:kept], token]
+            delta = [*drafted[:kept], *tokens]
             context += delta
             answer = await peer.talk.ask(ask_for(context, len(delta), 1))
             np.testing.assert_allclose(dense(answer.rows[0]), plain_law(context), atol=6e-6)
