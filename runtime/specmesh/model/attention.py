@@ -104,6 +104,7 @@ def paged_attention_forward(
     is_causal: bool | None = None,
     position_ids: Tensor | None = None,
     use_cache: bool | None = None,
+    output_router_logits: bool | None = None,
     kv: PagedCache | ShapeProbe | None = None,
     plan: AttentionPlan | None = None,
     **unknown: object,

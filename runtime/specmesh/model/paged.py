@@ -46,7 +46,7 @@ class PagedModel:
         self.dtype = dtype
         self.vocabulary_size = vocabulary_size
         self.token_map = token_map
-        self.max_context_tokens = int(module.config.max_position_embeddings)
+        self.max_context_tokens = _context_limit(module)
         self.independent_rows = dtype == torch.float32 and self.device.type == "cpu"
         self.attention, self.num_layers, self.head_width = self._probe()
         self._cache: PagedCache | None = None
@@ -150,6 +150,13 @@ class PagedModel:
         if len(shapes) != 1:
             raise UnsupportedModel("its layers' attention differs in shape")
         return shapes.pop(), len(layers), int(output.logits.shape[-1])
+
+
+def _context_limit(module: PreTrainedModel) -> int:
+    limit = getattr(module.config, "max_position_embeddings", None)
+    if not limit:
+        raise UnsupportedModel("its configuration does not say how long a context may be")
+    return int(limit)
 
 
 def _wanted_rows(spans: Sequence[Span]) -> np.ndarray:

@@ -1,0 +1,177 @@
+"""From a name to a model that can be served: weights, tokenizer, and what says which ones they are."""
+
+import hashlib
+import importlib.util
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
+
+from specmesh.model.attention import ATTENTION_NAME
+from specmesh.model.checks import check_architecture, check_rows_independent
+from specmesh.model.demo import DEMO_NAME, demo_folder
+from specmesh.model.errors import UnsupportedModel
+from specmesh.model.gguf import converted
+from specmesh.model.paged import PagedModel
+from specmesh.model.tokenizer_files import TokenizerFiles, read_json, read_tokenizer_files
+from specmesh.model.vocabulary import vocabulary_of
+
+DEMO = "demo"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+QUANTIZATIONS = ("nf4", "int8")
+NOT_THE_LAW = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "auto_map")
+"""Keys of config.json that do not change what a model computes."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model and what services say of it.
+
+    `model_digest`: SHA-256 hex over weights, configuration, dtype and quantisation. `tokenizer_digest` and
+    `vocabulary_hashes`: see `Vocabulary`.
+    """
+
+    model: PagedModel
+    tokenizer: TokenizerFiles
+    model_digest: str
+    tokenizer_digest: str
+    vocabulary_hashes: bytes
+    name: str
+
+
+def load_model(
+    source: str | Path, *, dtype: str = "auto", device: str = "cpu", quantization: str | None = None
+) -> LoadedModel:
+    """Load and check a model.
+
+    `source`: `demo`; a folder with config.json, *.safetensors and tokenizer.json; a .gguf file (converted once); or a
+    name on the hub. `dtype`: `auto`, `float32`, `bfloat16`, `float16`. `quantization`: None, `nf4`, `int8`.
+    Raises ValueError or OSError for a source that cannot be read or an option that is not known, and
+    `UnsupportedModel` for a model that would not be served rightly.
+    """
+    folder = resolve(source)
+    torch_dtype = resolve_dtype(dtype, torch.device(device))
+    quantizer = quantization_config(quantization, torch_dtype)
+    config = read_config(folder)
+    tokenizer = read_tokenizer_files(folder)
+    vocabulary = vocabulary_of(tokenizer.tokenizer_json)
+    # A tokenizer may know more ids than the head has columns, and a head may be padded.
+    size = min(vocabulary.size, config.get_text_config().vocab_size)
+    with ThreadPoolExecutor(1) as pool:
+        digest = pool.submit(model_digest, folder, torch_dtype, quantization)
+        check_architecture(config)
+        module = _load_module(folder, torch_dtype, device, quantizer)
+        model = PagedModel(module, device=device, dtype=torch_dtype, vocabulary_size=size)
+        if model.independent_rows and not check_rows_independent(model):
+            logger.warning("rows are not independent on this machine: a seed may give another text in another batch")
+            model.independent_rows = False
+        return LoadedModel(
+            model=model,
+            tokenizer=tokenizer,
+            model_digest=digest.result(),
+            tokenizer_digest=vocabulary.digest,
+            vocabulary_hashes=vocabulary.hashes,
+            name=DEMO_NAME if source == DEMO else Path(source).stem if Path(source).is_file() else Path(source).name,
+        )
+
+
+def resolve(source: str | Path) -> Path:
+    """The folder with a source's files, fetched or converted on first use. Raises ValueError or OSError."""
+    if source == DEMO:
+        return demo_folder()
+    path = Path(source)
+    if path.is_dir():
+        return path
+    if path.suffix == ".gguf":
+        return converted(path)
+    if path.exists() or path.is_absolute() or str(source).count("/") != 1:
+        raise ValueError(f"{source} is neither `demo`, a model's folder, a .gguf file nor a name on the hub")
+    return _from_hub(str(source))
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError) as error:
+        raise ValueError(f"{name} cannot be had from the hub: {type(error).__name__}") from error
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 where the hardware multiplies it, else float32. Raises ValueError for an unknown name."""
+    if name != "auto":
+        if name not in DTYPES:
+            raise ValueError(f"dtype: {name} is not one of auto, {', '.join(DTYPES)}")
+        return DTYPES[name]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    has_products = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if device.type == "cpu" and has_products else torch.float32
+
+
+def quantization_config(name: str | None, dtype: torch.dtype) -> BitsAndBytesConfig | None:
+    """For transformers. Raises ValueError for an unknown name and where bitsandbytes is not installed."""
+    if name is None:
+        return None
+    if name not in QUANTIZATIONS:
+        raise ValueError(f"quantization: {name} is not one of {', '.join(QUANTIZATIONS)}")
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ValueError(f"quantization: {name} needs bitsandbytes (pip install 'specmesh[gpu]')")
+    make: Any = BitsAndBytesConfig  # untyped
+    if name == "nf4":
+        options = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
+    else:  # outlier columns would be found by a copy to the host in every layer
+        options = {"load_in_8bit": True, "llm_int8_threshold": 0.0}
+    quantizer: BitsAndBytesConfig = make(**options)
+    return quantizer
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """Of a folder that holds safetensors. Raises `UnsupportedModel` for other weights and for code of its own."""
+    if not any(folder.glob("*.safetensors")):
+        raise UnsupportedModel(f"{folder.name} holds no *.safetensors, and other formats may run code when read")
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except ValueError as error:
+        custom = "auto_map" in read_json(folder / "config.json")
+        reason = "it needs code from its own repository" if custom else "transformers does not know it"
+        raise UnsupportedModel(f"{reason}: {error}".splitlines()[0]) from error
+    return config
+
+
+def _load_module(
+    folder: Path, dtype: torch.dtype, device: str, quantizer: BitsAndBytesConfig | None
+) -> PreTrainedModel:
+    options: dict[str, Any] = {} if quantizer is None else {"quantization_config": quantizer}
+    if device != "cpu" or quantizer is not None:
+        options["device_map"] = {"": device}
+    module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation=ATTENTION_NAME,
+        local_files_only=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+        **options,
+    )
+    return module
+
+
+def model_digest(folder: Path, dtype: torch.dtype, quantization: str | None) -> str:
+    """SHA-256 hex over the weight files, what of config.json is law, the dtype and the quantisation."""
+    digest = hashlib.sha256(f"{dtype} {quantization}".encode())
+    config = {key: value for key, value in read_json(folder / "config.json").items() if key not in NOT_THE_LAW}
+    digest.update(json.dumps(config, sort_keys=True).encode())
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
