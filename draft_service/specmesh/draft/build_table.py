@@ -12,24 +12,25 @@ from tokenizers import Tokenizer
 
 from specmesh.draft.ngram_counts import CountSettings, count_levels
 from specmesh.draft.ngram_file import MAX_ORDER, NgramTable, save_table
+from specmesh.model.demo import demo_folder
+from specmesh.model.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from specmesh.model.vocabulary import vocabulary_of
 
 BATCH_TEXTS = 64
 
 
 def build_table(
-    tokenizer_json: bytes,
+    files: TokenizerFiles,
     texts: Sequence[str],
     *,
     name: str,
-    eos_tokens: Sequence[str] = (),
     order: int = 3,
     max_continuations: int = 16,
     min_count: int = 2,
 ) -> NgramTable:
-    """Count `texts` under a tokenizer. Raises ValueError for an EOS token that the tokenizer does not have."""
-    tokenizer = Tokenizer.from_str(tokenizer_json.decode())
-    vocabulary = vocabulary_of(tokenizer_json)
+    """Count `texts` under a tokenizer; no n-gram spans two of them."""
+    tokenizer = Tokenizer.from_str(files.tokenizer_json.decode())
+    vocabulary = vocabulary_of(files.tokenizer_json)
     settings = CountSettings(vocabulary.size, order, max_continuations, min_count)
     return NgramTable(
         levels=count_levels(list(_encoded(tokenizer, texts)), settings),
@@ -37,7 +38,7 @@ def build_table(
         name=name,
         tokenizer_digest=vocabulary.digest,
         vocabulary_hashes=vocabulary.hashes,
-        eos_token_ids=frozenset(_id_of(tokenizer, token) for token in eos_tokens),
+        eos_token_ids=frozenset(files.eos_token_ids),
     )
 
 
@@ -47,10 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in options.files]
     table = build_table(
-        options.tokenizer.read_bytes(),
+        _tokenizer_files(options.tokenizer),
         texts,
         name=options.name or options.output.stem,
-        eos_tokens=options.eos_token,
         order=options.order,
         max_continuations=options.max_continuations,
         min_count=options.min_count,
@@ -68,20 +68,18 @@ def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[NDArray[np.
             yield np.array(encoding.ids, dtype=np.uint32)
 
 
-def _id_of(tokenizer: Tokenizer, token: str) -> int:
-    token_id: int | None = tokenizer.token_to_id(token)
-    if token_id is None:
-        raise ValueError(f"the tokenizer has no token {token}")
-    return token_id
+def _tokenizer_files(source: str) -> TokenizerFiles:
+    """Of `demo`, a model's folder, or the tokenizer.json in it. Raises ValueError."""
+    path = demo_folder() if source == "demo" else Path(source)
+    return read_tokenizer_files(path if path.is_dir() else path.parent)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="specmesh.draft.build_table", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="texts of the domain (UTF-8)")
-    parser.add_argument("--tokenizer", type=Path, required=True, help="the target's tokenizer.json")
+    parser.add_argument("--tokenizer", required=True, help="the target: `demo`, its folder, or its tokenizer.json")
     parser.add_argument("--output", type=Path, required=True, help="the table (.npz)")
     parser.add_argument("--name", help="name of the table, for people; by default the output's")
-    parser.add_argument("--eos-token", action="append", default=[], metavar="TOKEN", help="ends a text")
     parser.add_argument("--order", type=int, default=3, choices=range(1, MAX_ORDER + 1), help="3 is a trigram")
     parser.add_argument("--max-continuations", type=int, default=16, help="kept per context")
     parser.add_argument("--min-count", type=int, default=2, help="contexts seen less often are left out")

@@ -6,7 +6,7 @@ their tokens when they come back. The head may cover a subset of the vocabulary 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from pydantic import Field
@@ -18,13 +18,12 @@ from specmesh.draft.feeding import FeedingLimits, Meal, plan_meals
 from specmesh.draft.kernel_input import draft_input
 from specmesh.draft.settings import parse_settings
 from specmesh.kernels.ops import draft_step, score_tokens
-from specmesh.model.plan import Span
+from specmesh.model.errors import UnsupportedModel
+from specmesh.model.loading import LoadedModel, load_model
+from specmesh.model.paged import Span
 from specmesh.runtime.config import ConfigError, ConfigModel
 from specmesh.runtime.errors import Overloaded
 from specmesh.runtime.types import DraftEndReason
-
-if TYPE_CHECKING:
-    from specmesh.model.loading import LoadedModel
 
 KIBIBYTE = 1024
 DISTILLED = "distilled:"
@@ -207,10 +206,12 @@ def make(settings: Mapping[str, Any]) -> HfDrafter:
     return HfDrafter(model, info, kv_memory_bytes=given.kv_memory_bytes, feeding=feeding)
 
 
-def _load(given: HfSettings) -> "LoadedModel":
-    from specmesh.model.distilled import load_distilled
-    from specmesh.model.loading import load_model
+def _load(given: HfSettings) -> LoadedModel:
+    try:
+        if given.source.startswith(DISTILLED):
+            from specmesh.model.distilled import load_distilled
 
-    if given.source.startswith(DISTILLED):
-        return load_distilled(given.source.removeprefix(DISTILLED), given.target_source)
-    return load_model(given.source, dtype=given.dtype, device=given.device, quantization=given.quantization)
+            return load_distilled(given.source.removeprefix(DISTILLED), given.target_source)
+        return load_model(given.source, dtype=given.dtype, device=given.device, quantization=given.quantization)
+    except (ValueError, OSError, UnsupportedModel) as error:
+        raise ConfigError(f"drafter.source: {given.source}: {error}") from error

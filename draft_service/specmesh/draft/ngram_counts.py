@@ -63,7 +63,9 @@ def _level(
     chosen = kept[context]
     renumbered = np.cumsum(kept) - 1
     entries = _Entries(
-        renumbered[context[chosen]].astype(np.int64), (grams % size).astype(np.int64)[chosen], counts[chosen]
+        renumbered[context[chosen]].astype(np.int64),
+        (grams % size).astype(np.int64)[chosen],
+        counts[chosen].astype(np.float64),
     )
     return _packed(length, keys[kept], _smoothed(entries, total[kept], keys[kept], shorter, settings), settings)
 
