@@ -10,6 +10,10 @@ from typing import Protocol
 from specmesh.router.block import ArrivingBlock
 from specmesh.runtime.context import context_hash
 from specmesh.runtime.types import DraftAsk, Rule, Sampling
+from specmesh.runtime.wire import sampling_to_proto
+from specmesh.v1.router_service_pb2 import SamplingParams
+
+PROBE_SAMPLING = Sampling(temperature=0.0)
 
 
 class Ending(Enum):
@@ -28,6 +32,8 @@ class AskSource(Protocol):
 
     session_id: int
     traceparent: str
+    sampling_message: SamplingParams
+    """Of the ask below, made once."""
 
     @property
     def context(self) -> Sequence[int]:
@@ -60,6 +66,7 @@ class Probe:
         self.session_id = secrets.randbits(64)
         self.context: Sequence[int] = (0,)
         self.traceparent = ""
+        self.sampling_message = sampling_to_proto(PROBE_SAMPLING)
 
     def ask(self, delta_start: int, block_length: int, block_deadline_ms: int) -> DraftAsk:
         """The entry."""
@@ -69,7 +76,7 @@ class Probe:
             context_hash=context_hash(self.context),
             delta_token_ids=tuple(self.context[delta_start:]),
             block_length=block_length,
-            sampling=Sampling(temperature=0.0),
+            sampling=PROBE_SAMPLING,
             rule=Rule.COUPLED,
             draft_key=0,
             prompt_length=1,

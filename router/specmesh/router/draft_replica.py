@@ -185,7 +185,12 @@ class DraftReplica:
         milliseconds = max(round(seconds * 1000), 1)
         message = ask.source.ask(delta_start, ask.block.length, milliseconds)
         try:
-            entry = draft_ask_to_entry(message, remaining_ms=milliseconds, traceparent=ask.source.traceparent)
+            entry = draft_ask_to_entry(
+                message,
+                remaining_ms=milliseconds,
+                traceparent=ask.source.traceparent,
+                sampling=ask.source.sampling_message,
+            )
             self._link.send(entry)
         except Overloaded:
             self.fail("does not read its stream")

@@ -68,7 +68,8 @@ class Output:
             delta.steps.append(report)
         if not self._unary and delta.ByteSize() > self._max_unread_bytes:
             self._room.clear()
-        self._something.set()
+        # In the loop's next turn: the next step's entry leaves before the client's delta does.
+        asyncio.get_running_loop().call_soon(self._something.set)
 
     async def room(self) -> None:
         """Wait until the client has read enough."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from specmesh.router.request import Plan
 from specmesh.runtime.context import ContextHasher
 from specmesh.runtime.types import DraftAsk, FinishReason, Rule, SessionSpec, StepResult
+from specmesh.runtime.wire import sampling_to_proto
 
 _UNBOUNDED = 1 << 30
 
@@ -52,6 +53,7 @@ class Session:
         self._max_block_length = min(limits, default=_UNBOUNDED)
         self.session_id = session_id
         self.traceparent = traceparent
+        self.sampling_message = sampling_to_proto(plan.sampling)
         self.context: list[int] = [*plan.prompt, *plan.continuation]
         self.finish_reason: FinishReason | None = None
         self.usage = Usage(num_input=len(plan.prompt))

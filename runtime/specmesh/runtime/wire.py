@@ -213,8 +213,14 @@ def entry_failure_from_proto(session_id: int, position: int, error: error_pb.Ent
     return EntryFailure(session_id, position, reason, error.message)
 
 
-def draft_ask_to_entry(ask: DraftAsk, *, remaining_ms: int = 0, traceparent: str = "") -> draft_pb.DraftRequestEntry:
-    """What a router asks of a draft, as an entry of a frame."""
+def draft_ask_to_entry(
+    ask: DraftAsk,
+    *,
+    remaining_ms: int = 0,
+    traceparent: str = "",
+    sampling: router_pb.SamplingParams | None = None,
+) -> draft_pb.DraftRequestEntry:
+    """What a router asks of a draft, as an entry of a frame; `sampling` is the ask's own, if it has been made before."""
     return draft_pb.DraftRequestEntry(
         session_id=ask.session_id,
         traceparent=traceparent,
@@ -225,7 +231,7 @@ def draft_ask_to_entry(ask: DraftAsk, *, remaining_ms: int = 0, traceparent: str
         block_length=ask.block_length,
         conditional_count=ask.num_conditional,
         max_row=ask.max_row,
-        sampling=sampling_to_proto(ask.sampling),
+        sampling=sampling_to_proto(ask.sampling) if sampling is None else sampling,
         rule=RULE_TO_PROTO[ask.rule],
         draft_key=ask.draft_key,
         block_deadline_ms=ask.block_deadline_ms,
