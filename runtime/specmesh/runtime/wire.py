@@ -220,7 +220,7 @@ def draft_ask_to_entry(
     traceparent: str = "",
     sampling: router_pb.SamplingParams | None = None,
 ) -> draft_pb.DraftRequestEntry:
-    """What a router asks of a draft, as an entry of a frame; `sampling` is the ask's own, if it has been made before."""
+    """What a router asks of a draft, as an entry of a frame; `sampling` is the ask's own, made before."""
     return draft_pb.DraftRequestEntry(
         session_id=ask.session_id,
         traceparent=traceparent,
