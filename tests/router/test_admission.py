@@ -1,4 +1,6 @@
 import asyncio
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -196,3 +198,10 @@ async def test_replicas_come_and_go_with_their_name() -> None:
     running.cancel()
     await asyncio.wait({running})
     assert not fleet.members
+
+
+def test_a_router_never_imports_torch() -> None:
+    """A router stays small: torch alone would take 300 MB."""
+    names = "'torch', 'transformers', 'specmesh.kernels', 'specmesh.model'"
+    program = f"import sys, specmesh.router.__main__; sys.exit(any(name in sys.modules for name in ({names})))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

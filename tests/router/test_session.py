@@ -73,8 +73,9 @@ def test_a_continuation_that_is_complete_needs_no_step(
 def test_spec_resumes_at_the_present_position() -> None:
     session = make_session()
     session.commit(emitted(9, 10))
-    spec = session.spec(session_id=5, peer="p", lease_ms=1000)
+    spec = session.spec(session_id=5, peer="p", lease_ms=1000, priority=3)
     assert (spec.session_id, spec.prompt_length, spec.context) == (5, 3, (5, 6, 7, 9, 10))
+    assert spec.priority == 3
     assert (spec.verify_key, spec.draft_key) == (session.verify_key, session.draft_key)
 
 

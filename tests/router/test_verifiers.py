@@ -100,7 +100,9 @@ async def test_a_lost_verifier_is_replaced_and_the_step_repeated() -> None:
         header, context = (first, second)[1 - at].opened[0]
         assert context == (5, 6, 7, 53)
         assert header.prompt_length == 3
-        assert header.session_id != (first, second)[at].opened[0][0].session_id
+        before = (first, second)[at].opened[0][0]
+        assert header.session_id != before.session_id
+        assert header.priority > before.priority, "it goes before new sessions"
         assert session.context == [5, 6, 7, 53, 8, 54]
 
 

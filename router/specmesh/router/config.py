@@ -53,8 +53,8 @@ class SessionsConfig(ConfigModel):
     """Verifiers that one session may lose."""
     resume_seconds: float = Field(default=5.0, ge=0)
     """How long a session that lost its verifier waits for another one."""
-    max_concurrent_opens: int = Field(default=16, ge=1)
-    """Contexts on their way into verifiers at a time; sessions that resume go first."""
+    max_concurrent_opens: int = Field(default=64, ge=1)
+    """Sessions that a verifier is asked to open at a time; those that resume go first."""
 
 
 class LimitsConfig(ConfigModel):

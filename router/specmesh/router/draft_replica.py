@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 INLINE_TOKENS = 1024
 """A context not yet sent goes with the entry up to this length; a longer one when the replica asks for it."""
 REGISTRATION_SECONDS = 10.0
+LOADING_PAUSE_SECONDS = 1.0
 
 
 class DraftReplica:
@@ -74,7 +75,9 @@ class DraftReplica:
                 reason = error.code().name if isinstance(error, grpc.aio.AioRpcError) else str(error)
                 self.health.disconnected(time.monotonic(), f"connection lost: {reason}")
                 _log.warning("draft lost", extra=self._names() | {"reason": reason})
-            await asyncio.sleep(max(self.health.retry_at - time.monotonic(), 0.0))
+            pause = max(self.health.retry_at - time.monotonic(), 0.0)
+            # One that has never answered is most likely still loading.
+            await asyncio.sleep(min(pause, LOADING_PAUSE_SECONDS) if self.info is None else pause)
             if self.health.state is ArmState.COOLING:
                 self.health.probe()
 

@@ -114,7 +114,7 @@ class Session:
             block_deadline_ms=block_deadline_ms,
         )
 
-    def spec(self, *, session_id: int, peer: str, lease_ms: int) -> SessionSpec:
+    def spec(self, *, session_id: int, peer: str, lease_ms: int, priority: int) -> SessionSpec:
         """The session as a verifier opens it, at the present position."""
         plan = self.plan
         return SessionSpec(
@@ -131,7 +131,7 @@ class Session:
             lease_ms=lease_ms,
             logprobs=plan.logprobs,
             cache_salt=plan.cache_salt,
-            priority=plan.priority,
+            priority=priority,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import grpc.aio
 
+from specmesh.router.limits import Gate
 from specmesh.router.link import Link, StreamEnded
 from specmesh.router.registration import contract_fault
 from specmesh.runtime.contract import PEER_METADATA_KEY
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 REGISTRATION_SECONDS = 30.0
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 2.0
 
 
 class VerifierLost(Exception):
@@ -63,10 +64,18 @@ class VerifierReplica:
     """Connects, registers, carries steps; reconnects until it is cancelled."""
 
     def __init__(
-        self, address: str, *, peer: str, connect: Callable[[str], grpc.aio.Channel], registry: Registry
+        self,
+        address: str,
+        *,
+        peer: str,
+        connect: Callable[[str], grpc.aio.Channel],
+        registry: Registry,
+        max_concurrent_opens: int,
     ) -> None:
         """`peer` names this router process: the same on the stream and on every `Open`."""
         self.address = address
+        self.opens = Gate("sessions.max_concurrent_opens", max_concurrent_opens, None)
+        """Contexts on their way here; who waits is bounded by the router's sessions."""
         self.num_sessions = 0
         self.draining = False
         self.fault = "not connected yet"

@@ -13,7 +13,6 @@ import grpc.aio
 
 from specmesh.router.config import RouterConfig
 from specmesh.router.discovery import Fleet, Resolve, resolve_name
-from specmesh.router.limits import Gate
 from specmesh.router.registration import Target, contract_fault
 from specmesh.router.session import Session
 from specmesh.router.verifier_replica import Introduction, TokenizerFiles, VerifierLost, VerifierReplica
@@ -58,14 +57,19 @@ class Verifiers:
         self._retarget = retarget
         self._peer = secrets.token_hex(16)
         self._seats: dict[int, Seat] = {}
-        self._opens = Gate("sessions.max_concurrent_opens", config.sessions.max_concurrent_opens, None)
         self._changed = asyncio.Event()
         self.target: Target | None = None
         self.ready = asyncio.Event()
         """Set once the first verifier has been registered."""
         self._fleet = Fleet(
             config.verifiers,
-            lambda address: VerifierReplica(address, peer=self._peer, connect=connect, registry=self),
+            lambda address: VerifierReplica(
+                address,
+                peer=self._peer,
+                connect=connect,
+                registry=self,
+                max_concurrent_opens=config.sessions.max_concurrent_opens,
+            ),
             interval=config.discovery_seconds,
             resolve=resolve,
         )
@@ -156,9 +160,9 @@ class Verifiers:
                 continue
             tried.add(replica)
             seat = Seat(replica, secrets.randbits(64), until, num_resumes)
-            async with self._opens.turn(priority):
+            async with replica.opens.turn(priority):
                 try:
-                    await self._open_at(session, seat)
+                    await self._open_at(session, seat, priority)
                 except VerifierLost:
                     continue
                 except grpc.aio.AioRpcError as error:
@@ -166,11 +170,12 @@ class Verifiers:
                     continue
             return
 
-    async def _open_at(self, session: Session, seat: Seat) -> None:
+    async def _open_at(self, session: Session, seat: Seat, priority: int) -> None:
         """Sit down first: whatever happens from here on, `close` frees what the verifier may have reserved."""
         self._seats[session.session_id] = seat
         seat.replica.num_sessions += 1
-        spec = session.spec(session_id=seat.session_id, peer=self._peer, lease_ms=self._config.sessions.lease_ms)
+        lease_ms = self._config.sessions.lease_ms
+        spec = session.spec(session_id=seat.session_id, peer=self._peer, lease_ms=lease_ms, priority=priority)
         try:
             session.usage.num_cached_input = await seat.replica.open(spec, remaining_ms(seat.until))
         except BaseException:
