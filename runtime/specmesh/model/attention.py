@@ -77,8 +77,13 @@ def attend(
     `tiles` are the first three tensors of each `TileGroup`, one group after the other, `scratch` the other two.
     """
     kv_write(key, value, key_cache, value_cache, slots)
-    groups = [TileGroup(*tiles[3 * at : 3 * at + 3], *scratch[2 * at : 2 * at + 2]) for at in range(len(tiles) // 3)]
+    groups = tile_groups(tiles, scratch)
     return paged_attention(query, key_cache, value_cache, groups, order, scale, independent_rows)
+
+
+def tile_groups(tiles: Sequence[Tensor], scratch: Sequence[Tensor]) -> list[TileGroup]:
+    """Groups from the flat lists that an op can take."""
+    return [TileGroup(*tiles[3 * at : 3 * at + 3], *scratch[2 * at : 2 * at + 2]) for at in range(len(tiles) // 3)]
 
 
 attend_op = torch.library.custom_op(

@@ -86,7 +86,7 @@ def shrink(config: PretrainedConfig) -> PretrainedConfig:
         "tie_word_embeddings": False,
         **_fewer_layers(config),
     }
-    changes |= {name: SMALL_WINDOW for name in _windows(config)}
+    changes |= dict.fromkeys(_windows(config), SMALL_WINDOW)
     for name, value in changes.items():
         if getattr(config, name, None) is not None:
             # A derived attribute has no setter and follows from the others.

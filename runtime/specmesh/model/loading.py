@@ -4,13 +4,16 @@ import hashlib
 import importlib.util
 import json
 import logging
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from specmesh.model.attention import ATTENTION_NAME
 from specmesh.model.checks import check_architecture, check_rows_independent
@@ -154,16 +157,29 @@ def _load_module(
     options: dict[str, Any] = {} if quantizer is None else {"quantization_config": quantizer}
     if device != "cpu" or quantizer is not None:
         options["device_map"] = {"": device}
-    module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        folder,
-        dtype=dtype,
-        attn_implementation=ATTENTION_NAME,
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        **options,
-    )
+    with _without_progress_bar():
+        module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation=ATTENTION_NAME,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            **options,
+        )
     return module
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """A bar of some tenths of a second would only tear a service's log lines."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def model_digest(folder: Path, dtype: torch.dtype, quantization: str | None) -> str:
