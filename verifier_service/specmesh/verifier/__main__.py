@@ -1,6 +1,7 @@
 """`python -m specmesh.verifier`: one verifier, from the first health answer to the end of its drain."""
 
 import asyncio
+import gc
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,8 +17,6 @@ from specmesh.verifier.service import SERVICE_NAME, Served, VerifierService
 if TYPE_CHECKING:
     from specmesh.verifier.loading import Loaded
 
-SWITCH_INTERVAL_SECONDS = 0.0005
-"""Two threads share the interpreter; at the default of 5 ms one would wait for the other longer than a step takes."""
 ENGINE_FAILED_STATUS = 70
 
 
@@ -33,6 +32,8 @@ async def serve(config: VerifierConfig) -> None:
     await server.start()
     try:
         loaded = await asyncio.to_thread(_load, config)
+        # What a load leaves behind stays: looking through it again and again would stop ticks for tens of milliseconds.
+        gc.freeze()
         engine = Engine(loaded.backend, config.engine)
         engine.start()
         service.serve(Served(engine, loaded.info, loaded.tokenizer))
@@ -76,7 +77,6 @@ async def _drain_engine(server: MeshServer, engine: Engine) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status of the service."""
-    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     try:
         return run_service("verifier", VerifierConfig, serve, arguments)
     except EngineFailed:

@@ -61,6 +61,4 @@ class PagedBackend:
 
     def _span(self, work: Work) -> Span:
         num_rows = 0 if work.verify is None else 1 + len(work.verify.draft_token_ids)
-        length = len(work.token_ids)
-        table = self._tables[work.key][: blocks_for(work.start + length)]
-        return Span(work.token_ids, work.start, table, first_row=length - num_rows)
+        return Span(work.token_ids, work.start, self._tables[work.key], first_row=len(work.token_ids) - num_rows)
