@@ -2,6 +2,9 @@
 
 What comes out of a chain of stages, joined, equals what `tokenizers` gives for the whole sequence (tested), invalid
 bytes included. Work per token does not grow with the text.
+
+`tokenizers.decoders.DecodeStream` is not used: it raises when bytes it has shown as characters turn out to be part of
+an invalid run (byte fallback: `x`, `<0x41>`, `<0xE2>`, `x`), which a model may well sample.
 """
 
 import codecs
