@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_builders import MAX_CONTEXT, VOCABULARY, plain_model, save_model, tiny_tokenizer
+from pydantic import ByteSize
 from verifier_parts import random_logits
 
 from specmesh.runtime.config import ConfigError
@@ -21,8 +23,8 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "five.npz"
 
 
-def config(table: Path, **settings: Any) -> VerifierConfig:
-    return VerifierConfig.model_validate({"model": f"table:{table}"} | settings)
+def config(path: Path, **settings: Any) -> VerifierConfig:
+    return VerifierConfig.model_validate({"model": f"table:{path}"} | settings)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +61,27 @@ def test_another_table_has_another_digest(table: Path, tmp_path: Path) -> None:
 def test_memory_for_no_block_is_refused_by_name(table: Path) -> None:
     with pytest.raises(ConfigError, match="kv_memory: one block of 16 tokens takes 128 bytes"):
         load(config(table, kv_memory=127))
+
+
+def test_a_model_is_served_with_its_tokenizer(tmp_path: Path) -> None:
+    folder = save_model(tmp_path, plain_model())
+    loaded = load(VerifierConfig(model=str(folder), dtype="float32", kv_memory=ByteSize(1 << 20)))
+    assert (loaded.info.kind, loaded.info.vocabulary_size) == ("hf", VOCABULARY)
+    assert loaded.info.max_context_tokens == MAX_CONTEXT
+    assert len(loaded.info.vocabulary_hashes) == 4 * VOCABULARY
+    assert len(loaded.info.model_digest) == len(loaded.info.tokenizer_digest) == 64
+    assert loaded.tokenizer.tokenizer_json == (folder / "tokenizer.json").read_bytes()
+    assert dict(loaded.tokenizer.special_tokens) == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert loaded.tokenizer.eos_token_ids == (tiny_tokenizer().token_to_id("</s>"),)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({}, "tokenizer.json"), ({"dtype": "float7"}, "float7"), ({"quantization": "int3"}, "int3")],
+)
+def test_a_model_that_cannot_be_served_is_refused_with_the_reason(
+    tmp_path: Path, settings: dict[str, str], said: str
+) -> None:
+    plain_model().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=f"model: cannot serve .*{said}"):
+        load(VerifierConfig.model_validate({"model": str(tmp_path)} | settings))

@@ -28,7 +28,7 @@ async def serve(config: VerifierConfig) -> None:
     """Listen, load, serve, drain. Raises `ConfigError` and `EngineFailed`."""
     server = MeshServer(config.server, [SERVICE_NAME])
     service = VerifierService(config.limits, server.draining)
-    add_VerifierServiceServicer_to_server(service, server.grpc)
+    add_VerifierServiceServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     try:
         loaded = await asyncio.to_thread(_load, config)

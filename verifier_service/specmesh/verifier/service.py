@@ -194,7 +194,7 @@ def _refuse_unserved(entry: pb.VerifyRequestEntry) -> None:
 
 def _refuse_unknown_in_frame(frame: pb.VerifyRequest) -> None:
     """The frame itself only: an unknown field in an entry is that entry's failure."""
-    unknown = UnknownFieldSet(frame)  # type: ignore[no-untyped-call]
+    unknown = UnknownFieldSet(frame)
     if len(unknown):
         number = unknown[0].field_number
         raise UnknownField(f"unknown field number {number} in {frame.DESCRIPTOR.full_name}", field=str(number))
