@@ -136,7 +136,7 @@ def _row(probs: Tensor, token: int, session: _Session) -> RowArrays:
     if session.rows == "one_hot":
         return np.array([token], dtype=np.uint32), np.array([ROW_TOTAL], dtype=np.uint32)
     limit = 1 + session.seed % 9 if session.rows == "near" else len(probs)
-    made = make_rows(probs[None], torch.tensor([0.995]), torch.tensor([limit]))
+    made = make_rows(probs[None].log(), torch.tensor([0.995]), torch.tensor([limit]))
     ids, weights = made.ids[0].tolist(), made.weights[0].tolist()
     entries = {i: w for i, w in zip(ids, weights, strict=True) if w > 0}
     if token not in entries:  # the token must be one the row could have given

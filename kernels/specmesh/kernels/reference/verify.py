@@ -15,14 +15,18 @@ from specmesh.runtime.contract import ROW_TOTAL, Purpose
 
 def verify_batch(batch: VerifyBatch) -> VerifyResult:
     """Outcome of every session. Nothing in a session's outcome depends on another session, bit for bit."""
-    by_prefix = batch.coupled | batch.law.greedy
+    greedy = batch.law.greedy
+    coupled = batch.coupled & ~greedy
+    groups = ((greedy, verify_greedy), (coupled, verify_coupled), (~greedy & ~coupled, verify_by_rejection))
     result = VerifyResult(
         num_accepted=torch.zeros_like(batch.block_start),
         next_token=torch.zeros_like(batch.block_start),
         finite=torch.ones_like(batch.coupled),
     )
-    for group, verify in ((by_prefix, verify_by_prefix), (~by_prefix, verify_by_rejection)):
+    for group, verify in groups:
         sessions = group.nonzero()[:, 0]
+        if len(sessions) == len(group):
+            return verify(batch, sessions)
         if len(sessions):
             part = verify(batch, sessions)
             result.num_accepted[sessions] = part.num_accepted
@@ -49,8 +53,25 @@ def _prefix(batch: VerifyBatch, sessions: Tensor, offsets: Tensor) -> tuple[Tens
     return row, batch.draft_token_ids[batch.draft_index(sessions[row], within)]
 
 
-def verify_by_prefix(batch: VerifyBatch, sessions: Tensor) -> VerifyResult:
-    """COUPLED and temperature 0: the target chooses each token, and goes on while the draft guessed it.
+def verify_greedy(batch: VerifyBatch, sessions: Tensor) -> VerifyResult:
+    """Temperature 0: the longest prefix that equals the target's arg-max, and the arg-max after it."""
+    lengths = batch.lengths[sessions]
+    item, offset = spread(lengths + 1)
+    scores = row_scores(batch, sessions[item], offset)
+    token = first_largest(scores)
+    # The arg-max of a row with a NaN is that NaN, so one look says whether a row is finite.
+    finite = scores.gather(1, token[:, None])[:, 0].isfinite()
+    drafted = offset < lengths[item]
+    right = drafted & finite
+    some = right.nonzero()[:, 0]
+    right[some] = batch.draft_token_ids[batch.draft_index(sessions[item[some]], offset[some])] == token[some]
+    ends = lengths.scatter_reduce(0, item, torch.where(right, lengths[item], offset), reduce="amin")
+    last = (lengths + 1).cumsum(0) - lengths - 1 + ends
+    return VerifyResult(ends, token[last], finite[last])
+
+
+def verify_coupled(batch: VerifyBatch, sessions: Tensor) -> VerifyResult:
+    """COUPLED: the target draws each token with the shared noise, and goes on while the draft guessed it.
 
     Rows after the first wrong guess are never looked at: what a draft says can end the step and nothing else.
     """
@@ -60,32 +81,19 @@ def verify_by_prefix(batch: VerifyBatch, sessions: Tensor) -> VerifyResult:
     active = torch.arange(len(sessions), device=sessions.device)
     for offset in range(int(batch.lengths[sessions].max()) + 1):
         here = sessions[active]
-        scores = row_scores(batch, here, torch.full_like(here, offset))
-        token = _target_choice(batch, here, scores, offset)
+        offsets = torch.full_like(here, offset)
+        scores = row_scores(batch, here, offsets)
+        zero = torch.zeros_like(here)
+        noise = NoiseKey(batch.key[here], batch.block_start[here] + offset, zero, zero + int(Purpose.COUPLED))
+        token = noisy_largest(log_law(scores, batch.law, here), noise)
         num_accepted[active], next_token[active] = offset, token
         finite[active] = ~non_finite(scores)
-        inside = (batch.lengths[here] > offset) & finite[active]
-        active, here, token = active[inside], here[inside], token[inside]
-        guessed = batch.draft_token_ids[batch.draft_index(here, torch.full_like(here, offset))] == token
-        active = active[guessed]
+        inside = ((batch.lengths[here] > offset) & finite[active]).nonzero()[:, 0]
+        drafted = batch.draft_token_ids[batch.draft_index(here[inside], offsets[inside])]
+        active = active[inside[drafted == token[inside]]]
         if len(active) == 0:
             break
     return VerifyResult(num_accepted, next_token, finite)
-
-
-def _target_choice(batch: VerifyBatch, sessions: Tensor, scores: Tensor, offset: int) -> Tensor:
-    """The target's own token at this offset, `[n]`."""
-    greedy = batch.law.greedy[sessions]
-    if greedy.all():
-        return first_largest(scores)
-    token = torch.empty_like(sessions)
-    token[greedy] = first_largest(scores[greedy])
-    coupled = sessions[~greedy]
-    zero = torch.zeros_like(coupled)
-    noise = NoiseKey(batch.key[coupled], batch.block_start[coupled] + offset, zero, zero + int(Purpose.COUPLED))
-    law = log_law(scores[~greedy], batch.law, coupled)
-    token[~greedy] = noisy_largest(law, noise)
-    return token
 
 
 @dataclass(frozen=True, slots=True)
