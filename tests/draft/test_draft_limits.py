@@ -52,6 +52,29 @@ async def test_unservable_sampling_and_an_unset_rule_are_the_entrys_error() -> N
         assert answers[1].message.startswith("rule")
 
 
+async def test_a_field_that_this_build_does_not_know_is_the_entrys_error_and_named_by_number() -> None:
+    """C40, draft side: an option is never skipped in silence."""
+    async with draft_peer(law_drafter(LAW)) as peer:
+        entry = draft_ask_to_entry(ask_for(CONTEXT, 4))
+        entry.sampling.MergeFromString(b"\xc2\x3e\x01x")  # field 1000, one byte
+        await peer.talk.send([entry])
+        answer = peer.talk.expect(1, 4)
+        await peer.talk.read()
+        assert answer.error == "INVALID_VALUE"
+        assert "unknown field number 1000" in answer.message
+        assert (await peer.talk.ask(ask_for(CONTEXT, 4))).reason == "LENGTH"
+
+
+async def test_a_frame_with_an_unknown_field_ends_the_stream_and_says_why() -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        await peer.talk.call.write(pb.DraftRequest.FromString(b"\xc2\x3e\x01x"))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await peer.talk.call.read()
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert from_rpc_error(refused.value).reason == "UNKNOWN_FIELD"
+        assert (await peer.new_stream().ask(ask_for(CONTEXT, 4))).reason == "LENGTH"
+
+
 async def test_too_many_blocks_in_flight_are_refused_as_overload() -> None:
     drafter = SleepyDrafter()
     async with draft_peer(drafter, limits=EngineLimits(max_blocks=2)) as peer:

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from specmesh.draft.block import Failed
 from specmesh.draft.drafter import DrafterInfo
@@ -15,7 +16,7 @@ from specmesh.draft.engine import DraftEngine
 from specmesh.draft.runner import Command, Runner
 from specmesh.draft.stream import RouterStream, failed_entry
 from specmesh.runtime.contract import CONTRACT_VERSION, OPEN_CHUNK_TOKENS
-from specmesh.runtime.errors import Draining, InvalidValue
+from specmesh.runtime.errors import Draining, InvalidValue, UnknownField
 from specmesh.runtime.types import EntryErrorReason, ServiceInfo
 from specmesh.runtime.unknown_fields import refuse_unknown_fields
 from specmesh.runtime.wire import draft_ask_from_entry, service_info_to_proto
@@ -102,6 +103,10 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
     ) -> None:
         runner, _ = self._loaded
         async for frame in request_iterator:
+            if len(unknown := UnknownFieldSet(frame)):
+                number = unknown[0].field_number
+                stream.fail(UnknownField(f"unknown field number {number} in a frame", field=str(number)))
+                return
             commands = [command for entry in frame.entries if (command := _command(entry, stream)) is not None]
             if commands:
                 runner.post(partial(_run_all, commands=commands))
@@ -136,8 +141,9 @@ def _command(entry: pb.DraftRequestEntry, stream: RouterStream) -> Command | Non
         return partial(DraftEngine.close, session_id=entry.session_id)
     stream.owe(entry.session_id)
     try:
+        refuse_unknown_fields(entry)
         ask = draft_ask_from_entry(entry)
-    except InvalidValue as error:
+    except (InvalidValue, UnknownField) as error:
         failed = Failed(EntryErrorReason.INVALID_VALUE, error.message)
         stream.answer(failed_entry(entry.session_id, entry.position, failed), last=True)
         return None

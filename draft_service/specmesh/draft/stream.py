@@ -45,10 +45,14 @@ class RouterStream:
         try:
             self.queue.put(entry)
         except Overloaded as error:
-            self.failure = error
-            self.queue.close()
+            self.fail(error)
         if last:
             self._settle(entry.session_id, 1)
+
+    def fail(self, error: MeshError) -> None:
+        """End the stream, and say why."""
+        self.failure = error
+        self.queue.close()
 
     def forgive(self, session_id: int) -> None:
         """The session was closed: what is in flight stays unanswered."""
