@@ -56,9 +56,11 @@ class FakeDraft(draft_grpc.DraftServiceServicer):
         self.opened: list[tuple[int, int, tuple[int, ...]]] = []
         self.closed: set[int] = set()
         self.changed = asyncio.Event()
+        self.num_registrations = 0
 
     async def GetInfo(self, request: Any, context: Any) -> draft_pb.DraftServiceGetInfoResponse:  # noqa: N802
         """What it is."""
+        self.num_registrations += 1
         info = service_info_to_proto(self.info)
         if not request.want_vocabulary:
             info.ClearField("vocabulary_hashes")

@@ -69,7 +69,7 @@ def test_only_late_blocks_in_a_row_are_a_failure() -> None:
 
 def test_quarantine_and_incompatibility_are_not_cooled_away() -> None:
     replica = health()
-    replica.quarantine("lied")
+    replica.quarantine(1.0, "lied")
     replica.fail(1.0, "nothing came")
     replica.disconnected(1.0, "gone")
     assert replica.state is ArmState.QUARANTINED

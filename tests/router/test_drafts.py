@@ -257,9 +257,19 @@ async def test_another_vocabulary_is_refused_by_its_first_id() -> None:
             assert not drafts.views(make_session())
 
 
+async def test_a_replica_that_did_not_fit_and_is_replaced_is_used() -> None:
+    fake = FakeDraft(other(DRAFT_INFO, contract_version=99))
+    async with drafts_of(fake) as (drafts, _):
+        await until(lambda: bool(drafts.replicas()) and listed(drafts).state == router_pb.ARM_STATE_INCOMPATIBLE)
+        fake.info = DRAFT_INFO
+        await ready(drafts)
+        assert (await ask(drafts, make_session())).block.token_ids == (10, 11, 12, 13)
+
+
 async def test_a_lying_arm_is_quarantined_with_all_its_replicas() -> None:
-    """C35: a token that was not sampled from its row."""
-    async with drafts_of(FakeDraft(DRAFT_INFO), FakeDraft(DRAFT_INFO)) as (drafts, servers):
+    """C35: a token that was not sampled from its row; a restart does not clear it, another model does."""
+    fakes = [FakeDraft(DRAFT_INFO), FakeDraft(DRAFT_INFO)]
+    async with drafts_of(*fakes) as (drafts, servers):
         await ready(drafts, 2)
         session = make_session()
         block = await ask(drafts, session)
@@ -269,9 +279,13 @@ async def test_a_lying_arm_is_quarantined_with_all_its_replicas() -> None:
         assert listed(drafts).state == router_pb.ARM_STATE_QUARANTINED
         await servers[0].stop()
         await servers[0].start()
-        await until(lambda: all(replica.epoch for replica in drafts.replicas()))
-        await asyncio.sleep(0.3)
-        assert not drafts.views(session), "a restart of the same model does not clear it"
+        before = fakes[0].num_registrations
+        await until(lambda: fakes[0].num_registrations >= before + 3)
+        assert not drafts.views(session)
+        assert fakes[0].num_registrations < before + 10, "it is looked at now and then"
+        fakes[0].info = other(DRAFT_INFO, model_digest="e" * 64)
+        await until(lambda: bool(drafts.views(session)))
+        assert drafts.views(session)[0].arm.digest == "e" * 64
 
 
 async def test_a_malformed_block_cools_its_replica_only() -> None:

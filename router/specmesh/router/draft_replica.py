@@ -109,6 +109,7 @@ class DraftReplica:
                 _log.error("draft is incompatible", extra=self._names() | {"reason": fault})
             self.health.incompatible(time.monotonic(), fault)
             return False
+        self.health.probe()
         self._joined(self)
         return self.health.state is not ArmState.QUARANTINED
 
@@ -180,7 +181,7 @@ class DraftReplica:
 
     def quarantine(self, reason: str) -> None:
         """No more work for what this process serves."""
-        self.health.quarantine(reason)
+        self.health.quarantine(time.monotonic(), reason)
 
     def _send(self, ask: Ask, delta_start: int, seconds: float) -> bool:
         if self._link is None:

@@ -70,8 +70,9 @@ class ReplicaHealth:
         self.retry_at = now + self._cooldown.longest
         self._enter(ArmState.INCOMPATIBLE, reason)
 
-    def quarantine(self, reason: str) -> None:
-        """It declared one distribution and sampled another."""
+    def quarantine(self, now: float, reason: str) -> None:
+        """It declared one distribution and sampled another; looked at again as an incompatible one is."""
+        self.retry_at = now + self._cooldown.longest
         self._enter(ArmState.QUARANTINED, reason)
 
     def drain(self) -> None:
