@@ -379,6 +379,8 @@ async def test_sessions_spread_over_replicas_and_stay_where_their_cache_is() -> 
     fakes = [FakeDraft(DRAFT_INFO), FakeDraft(DRAFT_INFO)]
     async with drafts_of(*fakes) as (drafts, _):
         await ready(drafts, 2)
+        for replica in drafts.replicas():
+            replica.round_trip = 0.0  # this machine may be busy
         sessions = []
         for number in range(6):
             session = make_session()
@@ -391,6 +393,22 @@ async def test_sessions_spread_over_replicas_and_stay_where_their_cache_is() -> 
         seen = [{entry.session_id for entry in fake.entries} for fake in fakes]
         assert len(seen[0]) == len(seen[1]) == 3
         assert not seen[0] & seen[1]
+
+
+async def test_near_replicas_are_used_first() -> None:
+    async def from_afar(entry: pb.DraftRequestEntry, send: Send) -> None:
+        await asyncio.sleep(0.1)
+        await well_behaved(entry, send)
+
+    near, far = FakeDraft(DRAFT_INFO), FakeDraft(DRAFT_INFO)
+    far.probe_script = from_afar
+    async with drafts_of(far, near) as (drafts, _):
+        await ready(drafts, 2)
+        for number in range(5):
+            session = make_session()
+            session.session_id = number
+            await ask(drafts, session)
+        assert (len(near.entries), len(far.entries)) == (5, 0)
 
 
 async def test_the_deadline_follows_the_arms_recent_time() -> None:

@@ -55,6 +55,8 @@ class DraftReplica:
         """Counts connections: what an earlier one was sent is not known to be held."""
         self.num_sessions = 0
         """Sessions whose cache is here, for balancing."""
+        self.round_trip = 0.0
+        """Seconds to the replica and back, by the latest probe; its own work is left out."""
         self._connect = connect
         self._target = target
         self._probe_seconds = probe_seconds
@@ -132,10 +134,12 @@ class DraftReplica:
             await self._unwell.wait()
 
     async def _probe(self) -> None:
-        probe = Probe()
-        ending, _ = await self.draft(probe, 1, delta_start=0, seconds=self._probe_seconds)
+        probe, started = Probe(), time.perf_counter_ns()
+        ending, block = await self.draft(probe, 1, delta_start=0, seconds=self._probe_seconds)
+        waited = time.perf_counter_ns() - started
         self.close(probe.session_id)
         if ending is Ending.COMPLETE:
+            self.round_trip = max(waited - block.work.queue_ns - block.work.compute_ns, 0) / 1e9
             self.health.recover()
             _log.info("draft ready", extra=self._names())
         else:

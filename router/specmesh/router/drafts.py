@@ -23,6 +23,8 @@ from specmesh.runtime.types import Block, BlockRefusal, DraftEndReason, Fallback
 
 _log = logging.getLogger(__name__)
 
+NEAR_SECONDS = 0.002
+
 
 @dataclass(slots=True)
 class ArmRecord:
@@ -275,7 +277,7 @@ class Drafts:
 
 
 def _pick(record: ArmRecord, known: SessionDrafts) -> DraftReplica | None:
-    """The replica that has the session's cache, else the least busy one."""
+    """The replica that has the session's cache, else the one with the fewest sessions for its distance."""
     last = known.last.get(record.facts.arm)
     if last is not None and last.health.ready:
         return last
@@ -284,6 +286,11 @@ def _pick(record: ArmRecord, known: SessionDrafts) -> DraftReplica | None:
         return None
     if last is not None:
         last.num_sessions -= 1
-    replica = known.last[record.facts.arm] = min(ready, key=lambda each: each.num_sessions)
+    replica = known.last[record.facts.arm] = min(ready, key=_cost)
     replica.num_sessions += 1
     return replica
+
+
+def _cost(replica: DraftReplica) -> float:
+    """Replicas of one machine room count as equally near."""
+    return (replica.num_sessions + 1) * max(replica.round_trip, NEAR_SECONDS)
