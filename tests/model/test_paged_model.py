@@ -90,12 +90,12 @@ def test_greedy_ids_of_a_ragged_batch_equal_transformers_generate() -> None:
 def test_rows_have_the_same_bits_in_any_batch_chunk_and_place() -> None:
     """Specification 1.3: float32 on CPU. Sessions grow by random pieces in random company and blocks."""
     model = paged_twin(plain())
-    sessions = [random_ids(length, seed) for seed, length in enumerate((100, 61, 40))]
-    wanted = [fed_at_once(model, session, range(20, 27)) for session in sessions]
+    sessions = [random_ids(length, seed) for seed, length in enumerate((300, 141, 40))]
+    wanted = [fed_at_once(model, session, range(30, 49)) for session in sessions]
     chooser = random.Random(7)
     for _ in range(4):
-        blocks = chooser.sample(range(64), 21)
-        tables = [blocks[7 * index : 7 * index + 7] for index in range(3)]
+        blocks = chooser.sample(range(64), 57)
+        tables = [blocks[19 * index : 19 * index + 19] for index in range(3)]
         done = [0, 0, 0]
         while any(at < len(session) for at, session in zip(done, sessions, strict=True)):
             chosen = [index for index in range(3) if chooser.random() < 0.7 and done[index] < len(sessions[index])]
@@ -110,6 +110,17 @@ def test_rows_have_the_same_bits_in_any_batch_chunk_and_place() -> None:
                 done[index] += count
 
 
+def test_products_never_have_fewer_than_16_rows() -> None:
+    """Specification 1.3: those of 1 to 3 rows differ, packed weights or not."""
+    model = paged_twin(plain())
+    seen: list[int] = []
+    model.module.lm_head.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[1]))
+    model.module.model.layers[0].mlp.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[1]))
+    model.forward([Span([5], 0, [0], 0)])
+    model.forward([Span(random_ids(17, 1), 0, [0, 1], 0)])
+    assert seen == [16, 16, 32, 32]
+
+
 def test_a_prompt_longer_than_one_forward_has_the_same_bits_as_in_pieces() -> None:
     model = paged_twin(plain())
     ids = random_ids(600, seed=3)
@@ -117,6 +128,8 @@ def test_a_prompt_longer_than_one_forward_has_the_same_bits_as_in_pieces() -> No
     at_once = fed_at_once(model, ids, table)
     pieces = [model.forward([Span(ids[at : at + 150], at, table, 0)]) for at in range(0, 600, 150)]
     assert torch.equal(at_once, torch.cat(pieces))
+    for first_row in (0, 255, 256, 300, 599, 600):
+        assert torch.equal(model.forward([Span(ids, 0, table, first_row)]), at_once[first_row:])
     torch.testing.assert_close(at_once, plain_logits(plain(), ids), atol=5e-5, rtol=1e-4)
 
 
