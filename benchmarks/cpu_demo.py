@@ -29,10 +29,11 @@ ROUNDS = 3
 TARGET_RATIO = {"code": 1.5, "prose": 1.2}
 PROMPTS: Mapping[str, Sequence[str]] = {
     "code": (
-        'def fibonacci(n: int) -> int:\n    """Return the n-th Fibonacci number."""\n',
-        "import json\n\n\nclass Settings:\n    def __init__(self, path):\n        self.path = path\n\n    def load(",
-        'def read_csv(path):\n    """Read a CSV file into a list of dictionaries."""\n    rows = []\n',
-        "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n",
+        "def binary_search(items, target):\n"
+        '    """Return the index of target in a sorted list, or -1."""\n    low, high = 0, len(items) - 1\n',
+        'import json\n\n\ndef load_settings(path):\n    """Load settings from a JSON file."""\n',
+        'import csv\n\n\ndef read_rows(path):\n    """Read a CSV file and return its rows."""\n    with open(path) as f:\n',
+        'def merge_sort(items):\n    """Sort a list by merging."""\n    if len(items) <= 1:\n        return items\n',
     ),
     "prose": (
         "The old lighthouse keeper climbed the stairs every evening. One night, as the storm",

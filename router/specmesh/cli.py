@@ -17,6 +17,17 @@ CHAT_ROLES = ("system", "user")
 PASS_ON = {"ignore_unknown_options": True, "help_option_names": ["--help-command"]}
 
 
+PLAIN_WIDTH = 120
+
+
+def _console(**options: bool) -> Console:
+    """Where tables go: as wide as the terminal, and wide enough for them in a file."""
+    console = Console(**options)  # type: ignore[arg-type]
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    return console
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="specmesh")
 def main() -> None:
@@ -47,7 +58,7 @@ def up(config: Path | None, port: int | None) -> None:
     """Start a whole mesh on this machine: verifier, drafts and router, each a process of its own."""
     from specmesh.command.up import run_up
 
-    sys.exit(run_up(config, port, Console(stderr=True)))
+    sys.exit(run_up(config, port, _console(stderr=True)))
 
 
 @main.command()
@@ -57,7 +68,7 @@ def demo(output: Path, max_tokens: int) -> None:
     """Start a mesh of real models, generate prose, code and a chat answer, and show what each draft did."""
     from specmesh.command.demo import run_demo
 
-    sys.exit(run_demo(output, max_tokens, Console(), Console(stderr=True)))
+    sys.exit(run_demo(output, max_tokens, _console(), _console(stderr=True)))
 
 
 @main.command()
@@ -106,7 +117,7 @@ def generate(
     connect = partial(connection.client, options.pop("timeout"))
     given: Any = {name: value for name, value in options.items() if value is not None and value != "" and value != ()}
     given |= {"step_reports": steps, **_draft_options(drafts)}
-    console = Console(stderr=True, highlight=False)
+    console = _console(stderr=True, highlight=False)
     text = _token_ids(tokens) if tokens is not None else _text(prompt, file, chat, system)
     run(generate_text(connect, text, given, as_json=as_json, output=sys.stdout, console=console), connection.address)
 
@@ -146,7 +157,7 @@ def drafts(connection: Connection, model: str, watch: bool, interval: float, as_
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other.")
     shown = show_drafts(
-        connection.client, Console(), model=model, as_json=as_json, interval=interval if watch else None
+        connection.client, _console(), model=model, as_json=as_json, interval=interval if watch else None
     )
     run(shown, connection.address)
 
@@ -158,7 +169,7 @@ def models(connection: Connection, as_json: bool) -> None:
     """List the targets that are served."""
     from specmesh.command.drafts import show_models
 
-    run(show_models(connection.client, Console(), as_json=as_json), connection.address)
+    run(show_models(connection.client, _console(), as_json=as_json), connection.address)
 
 
 @main.command()
@@ -209,7 +220,7 @@ def bench(
     if as_json:
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
     else:
-        Console().print(bench_table(report))
+        _console().print(bench_table(report))
     if report["failures"]:
         sys.exit(1)
 

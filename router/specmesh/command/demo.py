@@ -18,8 +18,11 @@ from specmesh.command.up import run_guarded, started_mesh
 from specmesh.v1 import router_service_pb2 as pb
 
 PROMPTS: Mapping[str, Prompt] = {
-    "prose": "The old lighthouse keeper climbed the stairs every evening. One night, as the storm",
-    "code": 'def fibonacci(n: int) -> int:\n    """Return the n-th Fibonacci number."""\n',
+    "prose": "Photosynthesis is the process by which plants",
+    "code": """def binary_search(items, target):
+    \"\"\"Return the index of target in a sorted list, or -1.\"\"\"
+    low, high = 0, len(items) - 1
+""",
     "chat": [("user", "Explain in a few sentences why the sky is blue.")],
 }
 WARM_UP_TOKENS = 8
@@ -96,7 +99,7 @@ async def run_prompts(client: AsyncClient, max_tokens: int, output: Console, pro
         await client.generate("Hello", **_plain(short))
     for name, prompt in PROMPTS.items():
         output.print(Rule(f"{name}, with drafts", align="left"))
-        output.print(_shown(prompt), style="dim", end="", markup=False, highlight=False)
+        output.print(_shown(prompt), style="dim", end="", markup=False, highlight=False, soft_wrap=True)
         generation = await collect(client, prompt, lambda text: output.out(text, end="", highlight=False), options)
         output.print()
         if generation.finished:
@@ -144,7 +147,10 @@ async def demonstrate(path: Path, max_tokens: int, output: Console, progress: Co
         demo = await mesh.unless_one_ends(run_prompts(client, max_tokens, output, progress))
     show_results(demo, output)
     write_json(demo, path)
-    output.print(f"\nWritten to {path}. Next: `specmesh up` in one terminal, `specmesh generate PROMPT` in another.")
+    output.print(
+        f"\nWritten to {path}. Next: `specmesh up` in one terminal, `specmesh generate PROMPT` in another.",
+        soft_wrap=True,
+    )
 
 
 def run_demo(path: Path, max_tokens: int, output: Console, progress: Console) -> int:

@@ -17,7 +17,6 @@ from specmesh.command.mesh_config import DraftProcess, MeshConfig
 from specmesh.runtime.config import ConfigError
 
 DISTILLED = ("code", "prose", "general")
-EOS_TOKEN = "<|im_end|>"
 MIN_PARAGRAPH = 80
 
 
@@ -49,7 +48,7 @@ def _draft(pool: str, kind: str, settings: dict[str, str]) -> DraftProcess:
 
 def _tables(model: Path, console: Console) -> dict[str, Path]:
     """An n-gram table of code and one of prose, both from what every Python brings along."""
-    folder = model.parent / "tables"
+    folder = model.parent.parent / "tables"
     folder.mkdir(exist_ok=True)
     code, prose = folder / f"code-{model.name}.npz", folder / f"prose-{model.name}.npz"
     if not code.exists():
@@ -64,7 +63,7 @@ def _tables(model: Path, console: Console) -> dict[str, Path]:
 def _build_table(model: Path, output: Path, name: str, texts: Sequence[Path], console: Console) -> None:
     console.print(f"counting an n-gram table from {len(texts)} files ({name})")
     partial = output.with_suffix(".partial.npz")
-    arguments = ["--tokenizer", model / "tokenizer.json", "--output", partial, "--name", name, "--eos-token", EOS_TOKEN]
+    arguments = ["--tokenizer", model / "tokenizer.json", "--output", partial, "--name", name]
     _run(["specmesh.draft.build_table", *map(str, [*arguments, *texts])], console)
     partial.replace(output)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
+from rich import box
 from rich.table import Table
 
 from specmesh.client import Generation
@@ -112,10 +113,12 @@ def totals_by_arm(steps: Iterable[pb.StepReport]) -> dict[str, ArmTotals]:
 
 def arm_table(totals: dict[str, ArmTotals]) -> Table:
     """One line an arm."""
-    table = Table(title="What each arm did", title_justify="left", title_style="bold")
-    table.add_column("arm")
-    for name in ("steps", "drafted", "accepted", "kept", "tokens/step", "ms/step", "draft", "forward", "rest"):
-        table.add_column(name, justify="right")
+    table = Table(
+        title="What each arm did", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("arm", no_wrap=True)
+    for name in ("steps", "drafted", "accepted", "kept", "tok/step", "ms/step", "draft", "forward"):
+        table.add_column(name, justify="right", no_wrap=True)
     for name, total in totals.items():
         table.add_row(name, *_cells(total))
     return table
@@ -123,9 +126,11 @@ def arm_table(totals: dict[str, ArmTotals]) -> Table:
 
 def _cells(total: ArmTotals) -> Sequence[str]:
     per_step = {part: total.ms[part] / total.steps for part in PARTS}
-    rest = per_step["total"] - per_step["draft"] - per_step["forward"]
-    kept = f"{total.accepted / total.drafted:.0%}" if total.drafted else "-"
     return (
-        str(total.steps), str(total.drafted), str(total.accepted), kept, f"{total.emitted / total.steps:.2f}",
-        f"{per_step['total']:.1f}", f"{per_step['draft']:.1f}", f"{per_step['forward']:.1f}", f"{rest:.1f}",
-    )  # fmt: skip
+        str(total.steps),
+        str(total.drafted),
+        str(total.accepted),
+        f"{total.accepted / total.drafted:.0%}" if total.drafted else "-",
+        f"{total.emitted / total.steps:.2f}",
+        *(f"{per_step[part]:.1f}" for part in ("total", "draft", "forward")),
+    )
