@@ -110,22 +110,22 @@ async def at_most(limit: int, calls: Sequence[Awaitable[T]]) -> list[T]:
     return list(await asyncio.gather(*(one(call) for call in calls)))
 
 
-async def arms_of(stub: RouterServiceStub) -> dict[str, pb.DraftArm]:
+async def arms_of(stub: RouterServiceStub, **call: Any) -> dict[str, pb.DraftArm]:
     """Arms by pool."""
-    response = await stub.ListDrafts(pb.ListDraftsRequest(), timeout=TIMEOUT)
+    response = await stub.ListDrafts(pb.ListDraftsRequest(), timeout=TIMEOUT, **call)
     return {arm.name.partition("@")[0]: arm for arm in response.arms}
 
 
-async def wait_ready(stub: RouterServiceStub, *pools: str, seconds: float = 40.0) -> None:
+async def wait_ready(stub: RouterServiceStub, *pools: str, seconds: float = 40.0, **call: Any) -> None:
     """Until the arms of these pools are READY."""
-    await wait_state(stub, dict.fromkeys(pools, pb.ARM_STATE_READY), seconds=seconds)
+    await wait_state(stub, dict.fromkeys(pools, pb.ARM_STATE_READY), seconds=seconds, **call)
 
 
-async def wait_state(stub: RouterServiceStub, states: dict[str, int], *, seconds: float = 40.0) -> None:
+async def wait_state(stub: RouterServiceStub, states: dict[str, int], *, seconds: float = 40.0, **call: Any) -> None:
     """Until the arms have these states."""
     async with asyncio.timeout(seconds):
         while True:
-            arms = await arms_of(stub)
+            arms = await arms_of(stub, **call)
             if all(pool in arms and arms[pool].state == state for pool, state in states.items()):
                 return
             await asyncio.sleep(0.05)

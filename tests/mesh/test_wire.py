@@ -10,7 +10,7 @@ import grpc
 import pytest
 from mesh_calls import arms_of, at_most, generate, refused, request, router_at, wait_ready, wait_state
 from mesh_processes import Running, Service
-from router_fakes import FakeDraft, FakeVerifier, Send, drafted, ended, serving, well_behaved
+from router_fakes import FakeDraft, FakeVerifier, Send, drafted, ended, serving, until, well_behaved
 
 from specmesh.runtime.contract import CONTRACT_VERSION
 from specmesh.runtime.status import from_rpc_error
@@ -106,12 +106,10 @@ async def test_a_pool_that_is_barred_gets_nothing_of_a_context(mesh: Running) ->
         {"name": "team", "token": "t1", "pools": ["open"], "roles": ["debug", "operator"]},
         {"name": "root", "token": "t2", "roles": ["debug", "operator"]},
     ]
-    async with router_over(mesh, fakes, callers=callers) as stub:
+    async with router_over(mesh, fakes, callers=callers, policy__settings__fixed_arm="barred") as stub:
         team, root = ({"metadata": (("authorization", f"Bearer {token}"),)} for token in ("t1", "t2"))
-        listing = lambda: stub.ListDrafts(pb.ListDraftsRequest(), timeout=10, **root)  # noqa: E731
-        while any(arm.state != pb.ARM_STATE_READY for arm in (await listing()).arms) or not fakes["barred"].closed:
-            fakes["barred"].changed.clear()
-            await fakes["barred"].changed.wait()
+        await wait_ready(stub, "open", "barred", **root)
+        await until(lambda: bool(fakes["barred"].closed))
         probes = set(fakes["barred"].closed)
         for message in (request(), request(sampling={"seed": 1}), request(arms=["open"])):
             assert len((await generate(stub, message, **team)).token_ids) == 20
@@ -119,7 +117,7 @@ async def test_a_pool_that_is_barred_gets_nothing_of_a_context(mesh: Running) ->
         await generate(stub, request(arms=[]), **root)
         error = await refused(generate(stub, request(arms=["barred"]), **team))
         assert from_rpc_error(error).field == "draft.arms[0]"
-        assert fakes["open"].entries
+        assert not fakes["open"].entries, "the policy's arm is the barred one, and nothing takes its place"
         assert not fakes["barred"].entries
         assert not fakes["barred"].opened
         assert fakes["barred"].closed == probes

@@ -83,7 +83,7 @@ def test_untrusted_arms_that_send_rows_are_out_under_block_and_token_only() -> N
 def test_a_request_narrows_the_arms_and_never_widens_them() -> None:
     """C42: of a pool that the caller may not reach, nothing is permitted, whatever the request says."""
     shady = arm_facts("shady", trusted=False)
-    assert not planned(BAR_SHADY).scope.permits(shady)
+    assert not planned(BAR_SHADY).scope.permits(arm_facts("shady"))
     assert planned(draft={"mode": "DRAFT_MODE_OFF"}).scope == DraftScope(frozenset(), needs_trust=True)
     only = planned(draft={"mode": "DRAFT_MODE_ONLY", "arms": [shady.name]}).scope
     assert only.permits(shady)
