@@ -11,6 +11,7 @@ from specmesh.router.policies import Arm
 from specmesh.router.registration import Target
 from specmesh.router.request import DraftScope, Offer, Plan
 from specmesh.router.session import Session
+from specmesh.router.text import TextStream
 from specmesh.runtime.contract import CONTRACT_VERSION
 from specmesh.runtime.types import Rule, Sampling, ServiceInfo
 
@@ -37,6 +38,10 @@ class Words:
     def encode_text(self, text: str) -> Sequence[int]:
         """3, 4, 5, ..."""
         return [3 + index for index, _ in enumerate(text.split())]
+
+    def stream(self, stop_strings: Sequence[str]) -> TextStream:
+        """No text comes out of words that are only counted."""
+        raise NotImplementedError
 
     def encode_chat(self, messages: Sequence[tuple[str, str]]) -> Sequence[int]:
         """All contents as one text."""
@@ -86,4 +91,4 @@ def counting_keys() -> Callable[[], int]:
 
 def make_session(**changes: Any) -> Session:
     """A session of `make_plan(**changes)`."""
-    return Session(make_plan(**changes), session_id=77, max_context_tokens=CONTEXT, draw_key=counting_keys())
+    return Session(make_plan(**changes), session_id=77, target=INFO, draw_key=counting_keys())

@@ -1,5 +1,7 @@
+from dataclasses import replace
+
 import pytest
-from router_parts import make_plan, make_session
+from router_parts import INFO, make_plan, make_session
 
 from specmesh.router.session import Session, cut_result
 from specmesh.runtime.context import context_hash
@@ -50,7 +52,7 @@ def test_no_draft_is_asked_for_beyond_the_last_token() -> None:
 def test_block_length_is_bounded_by_request_and_verifier() -> None:
     assert make_session(max_output_tokens=50, max_block_length=3).max_block_length == 3
     plan = make_plan(max_output_tokens=50, max_block_length=9)
-    session = Session(plan, session_id=1, max_context_tokens=64, max_block_length=6, draw_key=lambda: 1)
+    session = Session(plan, session_id=1, target=replace(INFO, max_block_length=6), draw_key=lambda: 1)
     assert session.max_block_length == 6
 
 

@@ -245,6 +245,21 @@ async def test_a_cancelled_open_leaves_nothing_behind() -> None:
         assert verifiers.replicas()[0].num_sessions == 0
 
 
+async def test_a_session_never_goes_on_with_another_model() -> None:
+    """The only verifier comes back with other weights: the session ends, new ones are served."""
+    fake = FakeVerifier(INFO)
+    async with verifiers_of(fake, sessions={"resume_seconds": 1.0}) as (verifiers, (server,)):
+        session = make_session()
+        await verifiers.open(session, deadline())
+        await server.stop()
+        await until(lambda: not num_connected(verifiers))
+        fake.info = other(INFO, model_digest="b" * 64)
+        await server.start()
+        with pytest.raises(NoVerifier):
+            await step(verifiers, session)
+        assert len(fake.opened) == 1
+
+
 async def test_a_verifier_of_another_model_is_left_out() -> None:
     ours, theirs = FakeVerifier(INFO), FakeVerifier(other(INFO, model_digest="b" * 64))
     async with serving(ours, theirs) as servers:

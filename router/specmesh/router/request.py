@@ -9,6 +9,7 @@ from typing import Protocol
 from specmesh.router.arms import ArmFacts
 from specmesh.router.callers import DEBUG, Caller
 from specmesh.router.registration import Target
+from specmesh.router.text import TextStream
 from specmesh.runtime.errors import ContextTooLong, InvalidValue, UnknownModel, UnsupportedOption
 from specmesh.runtime.types import (
     MAX_LOGPROBS,
@@ -28,14 +29,17 @@ ROLES = ("system", "user", "assistant")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class TextInput(Protocol):
-    """The part of a tokenizer that prompts need."""
+class TextModel(Protocol):
+    """What a request needs of a tokenizer."""
 
     def encode_text(self, text: str) -> Sequence[int]:
         """Ids of a text with the model's special tokens."""
 
     def encode_chat(self, messages: Sequence[tuple[str, str]]) -> Sequence[int]:
         """Ids of (role, content) pairs in the model's own chat template."""
+
+    def stream(self, stop_strings: Sequence[str]) -> TextStream:
+        """The text of one session's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class Offer:
     """What this router serves at the moment, and its limits."""
 
     target: Target
-    text: TextInput | None
+    text: TextModel | None
     """None for a target whose ids have no text."""
     arms: tuple[ArmFacts, ...]
     """Every arm known, in whatever state."""
@@ -212,7 +216,7 @@ def _chat(chat: pb.ChatInput, offer: Offer) -> tuple[int, ...]:
     return tuple(text.encode_chat([(message.role, message.content) for message in chat.messages]))
 
 
-def _text(offer: Offer, field: str, texts: list[str]) -> TextInput:
+def _text(offer: Offer, field: str, texts: list[str]) -> TextModel:
     if offer.text is None:
         raise UnsupportedOption(field, "this target has no tokenizer; send token ids")
     size = sum(len(text.encode()) for text in texts)

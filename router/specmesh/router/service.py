@@ -18,6 +18,7 @@ from specmesh.router.generation import generate
 from specmesh.router.limits import CallerQuota, Gate
 from specmesh.router.listing import list_arms
 from specmesh.router.output import Output
+from specmesh.router.registration import Target
 from specmesh.router.request import Offer, Plan, plan_request
 from specmesh.router.session import Session
 from specmesh.router.step import Mesh
@@ -72,20 +73,21 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
         metadata = _metadata(context)
         caller = self._callers.identify(metadata, context.peer())
         until = self._deadline(context)
-        plan = await self._plan(request, caller)
+        offer = self._offer()
+        plan = await _plan(request, caller, offer)
         traceparent, trace_id = _trace(metadata)
         with self._quota.hold(caller), log_context(request_id=plan.request_id, trace_id=trace_id):
             async with self._gate.turn(plan.priority):
-                session = self._session(plan, traceparent)
-                async with aclosing(self._run(session, until)) as events:
+                session = self._session(plan, offer.target, traceparent)
+                async with aclosing(self._run(session, offer, until)) as events:
                     async for event in events:
                         yield event
             _log.info("generated", extra=_figures(session))
 
-    async def _run(self, session: Session, until: float) -> AsyncGenerator[pb.GenerateResponse]:
+    async def _run(self, session: Session, offer: Offer, until: float) -> AsyncGenerator[pb.GenerateResponse]:
         """The session's events, while its steps run beside them; both end together."""
-        text = self.tokenizer.stream(session.plan.stop_strings) if self.tokenizer else None
-        output = Output(session, text, self._started(session), self._config.limits.max_unread_bytes)
+        text = offer.text.stream(session.plan.stop_strings) if offer.text else None
+        output = Output(session, text, _started(session, offer.target), self._config.limits.max_unread_bytes)
         steps = asyncio.create_task(generate(session, self._mesh, output, until))
         steps.add_done_callback(lambda task: _tell(output, task))
         try:
@@ -95,12 +97,6 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
         finally:
             steps.cancel()
             await asyncio.gather(steps, return_exceptions=True)
-
-    async def _plan(self, request: pb.GenerateRequest, caller: Caller) -> Plan:
-        offer = self._offer()
-        if request.HasField("chat") or len(request.text) > INLINE_TEXT_BYTES:
-            return await asyncio.to_thread(plan_request, request, caller, offer)
-        return plan_request(request, caller, offer)
 
     def _offer(self) -> Offer:
         target = self._mesh.verifiers.target
@@ -124,26 +120,14 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
             return math.inf
         return time.monotonic() + float(remaining)
 
-    def _session(self, plan: Plan, traceparent: str) -> Session:
-        info = self._offer().target.info
+    def _session(self, plan: Plan, target: Target, traceparent: str) -> Session:
         return Session(
             plan,
             session_id=secrets.randbits(64),
-            max_context_tokens=info.max_context_tokens,
-            max_block_length=info.max_block_length,
+            target=target.info,
             draw_key=self._draw,
             max_row=self._config.drafts.max_row,
             traceparent=traceparent,
-        )
-
-    def _started(self, session: Session) -> pb.GenerationStarted:
-        target = self._offer().target
-        return pb.GenerationStarted(
-            request_id=session.plan.request_id,
-            model=target.name,
-            model_fingerprint=target.fingerprint,
-            seed=session.seed,
-            rule=RULE_TO_PROTO[session.plan.rule],
         )
 
     async def ListModels(  # noqa: N802
@@ -171,6 +155,22 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
         if request.model not in ("", self._offer().target.name):
             raise UnknownModel("model: not served here; ListModels names what is")
         return pb.ListDraftsResponse(arms=list_arms(self._mesh.drafts, time.monotonic()))
+
+
+async def _plan(request: pb.GenerateRequest, caller: Caller, offer: Offer) -> Plan:
+    if request.HasField("chat") or len(request.text) > INLINE_TEXT_BYTES:
+        return await asyncio.to_thread(plan_request, request, caller, offer)
+    return plan_request(request, caller, offer)
+
+
+def _started(session: Session, target: Target) -> pb.GenerationStarted:
+    return pb.GenerationStarted(
+        request_id=session.plan.request_id,
+        model=target.name,
+        model_fingerprint=target.fingerprint,
+        seed=session.seed,
+        rule=RULE_TO_PROTO[session.plan.rule],
+    )
 
 
 def _tell(output: Output, steps: "asyncio.Task[None]") -> None:

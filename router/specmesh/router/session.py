@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from specmesh.router.request import Plan
 from specmesh.runtime.context import ContextHasher
-from specmesh.runtime.types import DraftAsk, FinishReason, Rule, SessionSpec, StepResult
+from specmesh.runtime.types import DraftAsk, FinishReason, Rule, ServiceInfo, SessionSpec, StepResult
 from specmesh.runtime.wire import sampling_to_proto
 
 _UNBOUNDED = 1 << 30
@@ -41,15 +41,16 @@ class Session:
         plan: Plan,
         *,
         session_id: int,
-        max_context_tokens: int,
+        target: ServiceInfo,
         draw_key: Callable[[], int],
-        max_block_length: int = 0,
         max_row: int = 0,
         traceparent: str = "",
     ) -> None:
         self.plan = plan
         self.max_row = max_row
-        limits = [limit for limit in (max_block_length or None, plan.max_block_length) if limit is not None]
+        self.model_digest = target.model_digest
+        """The model it began with, and the only one that it may go on with."""
+        limits = [limit for limit in (target.max_block_length or None, plan.max_block_length) if limit is not None]
         self._max_block_length = min(limits, default=_UNBOUNDED)
         self.session_id = session_id
         self.traceparent = traceparent
@@ -59,7 +60,7 @@ class Session:
         self.usage = Usage(num_input=len(plan.prompt))
         self.verify_key, self.draft_key = _keys(plan, draw_key)
         self._hasher = ContextHasher(self.context)
-        self._end = min(len(plan.prompt) + plan.max_output_tokens, max_context_tokens)
+        self._end = min(len(plan.prompt) + plan.max_output_tokens, target.max_context_tokens)
 
     @property
     def position(self) -> int:

@@ -56,7 +56,7 @@ class Introduction:
 class Registry(Protocol):
     """Decides whether a verifier may serve."""
 
-    def admit(self, replica: "VerifierReplica", introduction: Introduction) -> str:
+    def admit(self, introduction: Introduction) -> str:
         """Why not; empty when it may."""
 
 
@@ -78,6 +78,7 @@ class VerifierReplica:
         """Contexts on their way here; who waits is bounded by the router's sessions."""
         self.num_sessions = 0
         self.draining = False
+        self.model_digest = ""
         self.fault = "not connected yet"
         """Why no session can sit here; empty when one can."""
         self._peer = peer
@@ -109,7 +110,9 @@ class VerifierReplica:
 
     async def _serve(self, channel: grpc.aio.Channel) -> None:
         self._stub = VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
-        self.fault = self._registry.admit(self, await self._introduce(self._stub))
+        introduction = await self._introduce(self._stub)
+        self.model_digest = introduction.info.model_digest
+        self.fault = self._registry.admit(introduction)
         if self.fault:
             _log.error("verifier is incompatible", extra={"address": self.address, "reason": self.fault})
             return

@@ -82,7 +82,7 @@ class Verifiers:
         """Every verifier, in whatever state."""
         return list(self._fleet.members.values())
 
-    def admit(self, replica: VerifierReplica, introduction: Introduction) -> str:
+    def admit(self, introduction: Introduction) -> str:
         """Take a verifier of the model served; the first one decides which that is. Why not, if not."""
         info = introduction.info
         fault = contract_fault(info)
@@ -151,7 +151,7 @@ class Verifiers:
         refusal: MeshError = NoVerifier("no verifier can be reached")
         tried: set[VerifierReplica] = set()
         while True:
-            replica = self._least_loaded(tried)
+            replica = self._least_loaded(session.model_digest, tried)
             if replica is None:
                 if time.monotonic() >= give_up:
                     raise refusal
@@ -182,8 +182,12 @@ class Verifiers:
             self.close(session)
             raise
 
-    def _least_loaded(self, tried: set[VerifierReplica]) -> VerifierReplica | None:
-        free = [each for each in self.replicas() if each.connected and not each.draining and each not in tried]
+    def _least_loaded(self, model_digest: str, tried: set[VerifierReplica]) -> VerifierReplica | None:
+        free = [
+            each
+            for each in self.replicas()
+            if each.connected and not each.draining and each.model_digest == model_digest and each not in tried
+        ]
         return min(free, key=lambda each: each.num_sessions, default=None)
 
     async def _wait_for_change(self, until: float) -> None:
