@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import grpc.aio
 import pytest
 from router_fakes import (
     FakeDraft,
@@ -155,6 +157,34 @@ async def test_a_replica_that_says_nothing_cools_down_and_is_probed_back() -> No
         assert (await ask(drafts, session)).block.token_ids == (10, 11, 12, 13)
 
 
+async def test_a_block_that_the_draft_itself_ends_at_its_deadline_is_late() -> None:
+    async def gives_up(entry: pb.DraftRequestEntry, send: Send) -> None:
+        await send(ended(entry, reason=pb.DRAFT_END_REASON_DEADLINE))
+
+    async with drafts_of(FakeDraft(DRAFT_INFO, gives_up)) as (drafts, _):
+        await ready(drafts)
+        await ask(drafts, make_session())
+        assert listed(drafts).state == router_pb.ARM_STATE_COOLING
+
+
+async def test_a_replica_that_cannot_be_reached_is_tried_ever_more_rarely() -> None:
+    attempts: list[float] = []
+
+    def noted(address: str) -> grpc.aio.Channel:
+        attempts.append(asyncio.get_running_loop().time())
+        return connect(address)
+
+    settings = {"cooldown_seconds": 0.05, "max_cooldown_seconds": 0.4}
+    pools = [PoolConfig(name="good", addresses=("127.0.0.1:1",))]
+    drafts = Drafts(quick_config(pools=pools, drafts=settings), connect=noted)
+    async with running(drafts):
+        drafts.retarget(TARGET)
+        await until(lambda: len(attempts) == 6)
+        assert "connection lost" in listed(drafts).reason
+    pauses = [later - earlier for earlier, later in pairwise(attempts)]
+    assert all(pause >= least for pause, least in zip(pauses, (0.05, 0.1, 0.2, 0.4, 0.4), strict=True))
+
+
 async def test_a_replica_that_dies_gives_what_it_had_and_is_found_again() -> None:
     """C23: the draft dies in the middle of a block."""
     arrived = asyncio.Event()
@@ -165,13 +195,13 @@ async def test_a_replica_that_dies_gives_what_it_had_and_is_found_again() -> Non
         await asyncio.Event().wait()
 
     fake = FakeDraft(DRAFT_INFO, dies)
-    async with drafts_of(fake) as (drafts, (server,)):
+    async with drafts_of(fake, settings={"block_deadline_ms": 60_000.0}) as (drafts, (server,)):
         await ready(drafts)
         session = make_session()
         asking = asyncio.create_task(ask(drafts, session))
         await arrived.wait()
         await server.stop()
-        assert (await asking).block.token_ids in ((), (10,))
+        assert (await asyncio.wait_for(asking, 10)).block.token_ids in ((), (10,)), "long before the deadline"
         await until(lambda: not drafts.views(session))
         fake.script = well_behaved
         await server.start()

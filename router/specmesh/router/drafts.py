@@ -231,6 +231,8 @@ class Drafts:
         warm: bool,
     ) -> None:
         length = arriving.length
+        if arriving.end_reason is DraftEndReason.DEADLINE:  # the draft's own clock was a little faster
+            ending = Ending.CUT
         if ending is Ending.COMPLETE:
             replica.health.on_time()
             if warm:  # taking in a whole context says nothing about the next block
