@@ -137,7 +137,7 @@ def first_tokens_cases(first_seed: int) -> list[LawCase]:
         (Rule.BLOCK, 0.95, "none", 2, 4, "stops"),
         (Rule.TOKEN, 1.0, "none", 3, 3, "rows"),
         (Rule.TOKEN, 1.7, "all", 4, 4, "cuts"),
-        (Rule.TOKEN, 0.5, "min_p", 6, 4, "stops"),
+        (Rule.TOKEN, 1.7, "min_p", 6, 4, "stops"),
         (Rule.COUPLED, 1.0, "none", 4, 4, "rows"),
         (Rule.COUPLED, 1.7, "penalties", 3, 3, "cuts"),
         (Rule.COUPLED, 0.5, "top_k", 2, 4, "one_hot"),

@@ -65,7 +65,7 @@ def transitions_p(tokens: Tensor, law_at: Law, vocabulary_size: int, *, full_his
     for context, observed in _transitions(tokens.numpy(), vocabulary_size, full_history=full_history):
         statistic, degrees = chi_square(observed, law_at(context) * observed.sum())
         total, freedom = total + statistic, freedom + degrees
-    return float(stats.chi2.sf(total, freedom))
+    return _tail(total, freedom)
 
 
 def _transitions(tokens: NDArray[np.int64], size: int, *, full_history: bool) -> list[tuple[tuple[int, ...], Floats]]:
@@ -100,7 +100,12 @@ def first_tokens_p(tokens: Tensor, law_at: Law, vocabulary_size: int, number: in
     codes = tokens[:, :number].numpy() @ (vocabulary_size ** np.arange(number)[::-1])
     observed = np.bincount(codes, minlength=len(probs)).astype(np.float64)
     statistic, degrees = chi_square(observed, probs * len(tokens))
-    return float(stats.chi2.sf(statistic, degrees))
+    return _tail(statistic, degrees)
+
+
+def _tail(statistic: float, degrees: int) -> float:
+    """p-value; 1 where the law leaves nothing to chance, and so nothing to test."""
+    return float(stats.chi2.sf(statistic, degrees)) if degrees else 1.0
 
 
 def kolmogorov_p(samples: NDArray[np.int64], probs: Floats) -> float:

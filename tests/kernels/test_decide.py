@@ -83,17 +83,30 @@ def test_equal_distributions_are_always_accepted_without_a_division_by_zero() ->
     assert outcome(decide_block(probs, most)) == (3, 1.0)
 
 
-def test_block_ends_at_the_received_length() -> None:
+def test_zero_over_zero_in_h_counts_as_one() -> None:
+    """C3: a last uniform of 1, which no draw gives, rejects the last token and shows the h before it."""
+    target = [[0.5, 0.5]] * 4
+    probs = probs_of(target, target[:3], [0, 1, 0])
+    assert outcome(decide_block(probs, torch.tensor([[0.9, 0.9, 1.0]]))) == (2, 1.0)
+
+
+def test_a_block_ends_at_its_received_length() -> None:
     """Padding behind a shorter block of the same batch decides nothing."""
     target, draft = [[0.5, 0.5]] * 4, [[1.0, 0.0]] * 3
     whole = probs_of(target, draft, [0, 0, 0])
-    cut = BlockProbs(
-        torch.tensor([1]), whole.target_probs, whole.draft_probs, whole.row_target_probs, whole.row_draft_probs,
-        whole.row_is_entry,
+
+    def twice(x: Tensor) -> Tensor:
+        return torch.cat((x, x))
+
+    both = BlockProbs(
+        torch.tensor([1, 3]), twice(whole.target_probs), twice(whole.draft_probs), twice(whole.row_target_probs),
+        twice(whole.row_draft_probs), twice(whole.row_is_entry),
     )  # fmt: skip
-    assert outcome(decide_block(cut, torch.tensor([[0.49, 0.0, 0.0]]))) == (1, 0.5)
-    assert outcome(decide_block(cut, torch.tensor([[0.51, 0.0, 0.0]])))[0] == 0
-    assert outcome(decide_token(cut, torch.zeros(1, 3)))[0] == 1
+    for first, kept in ((0.49, 1), (0.51, 0)):
+        uniforms = torch.tensor([[first, 0.0, 0.0], [0.0, 0.0, 0.0]])
+        block, token = decide_block(both, uniforms), decide_token(both, uniforms)
+        assert block.num_accepted.tolist() == token.num_accepted.tolist() == [kept, 3]
+        assert block.scale.tolist() == [0.5 if kept else 1.0, 0.125]
 
 
 def test_a_nan_ratio_is_never_an_acceptance() -> None:

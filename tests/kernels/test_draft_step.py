@@ -210,7 +210,7 @@ def sparse(ids: Sequence[int], probs: Sequence[float]) -> tuple[np.ndarray, np.n
 
 
 def test_an_explicit_distribution_goes_the_same_way() -> None:
-    distributions = [sparse([2, 5, 9], [0.5, 0.3, 0.2]), sparse([1], [1.0])]
+    distributions = [sparse([2, 5, 7, 9], [0.5, 0.3, 0.0, 0.2]), sparse([1], [1.0])]
     items = [ask(Sampling(temperature=0.5), max_row=2), ask()]
     first, second = sample_sparse(distributions, items)
     assert list(entries(first)) == [2, 5]

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Distribution = tuple[NDArray[np.integer], NDArray[np.floating]]
-"""A sparse distribution: ids strictly ascending, and their probabilities (> 0, any positive sum)."""
+"""A sparse distribution: ids strictly ascending, and their probabilities (>= 0, any positive sum)."""
 
 
 def verify(
@@ -154,7 +154,7 @@ def score_sparse(
 
 def _as_head(distribution: Distribution) -> tuple[Tensor, Tensor]:
     """ln of the probabilities as the logits of a head over these ids."""
-    ids, probs = distribution
+    ids, probs = (column[distribution[1] > 0] for column in distribution)
     return torch.from_numpy(np.log(probs)).to(torch.float32)[None], torch.from_numpy(ids.astype(np.int64))
 
 

@@ -83,7 +83,7 @@ def log_law(scores: Tensor, law: LawParams, sessions: Tensor) -> Tensor:
     # The maximum is subtracted before the division, so that no temperature can overflow.
     cooled = (scores - scores.amax(dim=-1, keepdim=True)).div_(temperature[:, None])
     top_k, top_p, min_p = law.top_k[sessions], law.top_p[sessions], law.min_p[sessions]
-    top_k = torch.where((top_k <= 0) | (top_k > cooled.shape[1]), cooled.shape[1], top_k)
+    top_k = torch.where(top_k <= 0, cooled.shape[1], top_k)
     cut = ~greedy & ((top_k < cooled.shape[1]) | (top_p < 1) | (min_p > 0))
     if cut.any():
         rows = (cut & ~non_finite(cooled)).nonzero()[:, 0]
