@@ -32,7 +32,7 @@ PROMPTS: Mapping[str, Sequence[str]] = {
         "def binary_search(items, target):\n"
         '    """Return the index of target in a sorted list, or -1."""\n    low, high = 0, len(items) - 1\n',
         'import json\n\n\ndef load_settings(path):\n    """Load settings from a JSON file."""\n',
-        'import csv\n\n\ndef read_rows(path):\n    """Read a CSV file and return its rows."""\n    with open(path) as f:\n',
+        'import csv\n\n\ndef read_rows(path):\n    """Return the rows of a CSV file."""\n    with open(path) as f:\n',
         'def merge_sort(items):\n    """Sort a list by merging."""\n    if len(items) <= 1:\n        return items\n',
     ),
     "prose": (

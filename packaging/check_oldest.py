@@ -28,13 +28,14 @@ class Echo(pb_grpc.RouterServiceServicer):
 def main() -> None:
     """Stop with a message when something is not as sent."""
     server = grpc.server(ThreadPoolExecutor(1))
-    pb_grpc.add_RouterServiceServicer_to_server(Echo(), server)
+    pb_grpc.add_RouterServiceServicer_to_server(Echo(), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     ids = [0, 5, 49151, 2**32 - 1]
     request = pb.GenerateRequest(tokens=pb.TokenIds(ids=ids), sampling=pb.SamplingParams(temperature=0))
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        delta, finished = pb_grpc.RouterServiceStub(channel).Generate(request, timeout=10)
+        stub = pb_grpc.RouterServiceStub(channel)  # type: ignore[no-untyped-call]
+        delta, finished = stub.Generate(request, timeout=10)
     server.stop(None)
     if list(delta.delta.token_ids) != ids or finished.finished.finish_reason != pb.FINISH_REASON_STOP:
         sys.exit("oldest runtimes: what arrived is not what was sent")

@@ -32,7 +32,7 @@ RULE_TO_PROTO = {
     Rule.TOKEN: router_pb.VERIFICATION_RULE_TOKEN,
     Rule.COUPLED: router_pb.VERIFICATION_RULE_COUPLED,
 }
-RULE_FROM_PROTO = {number: rule for rule, number in RULE_TO_PROTO.items()}
+RULE_FROM_PROTO: dict[int, Rule] = {number: rule for rule, number in RULE_TO_PROTO.items()}
 FINISH_TO_PROTO = {
     FinishReason.STOP: router_pb.FINISH_REASON_STOP,
     FinishReason.LENGTH: router_pb.FINISH_REASON_LENGTH,
