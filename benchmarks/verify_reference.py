@@ -1,7 +1,8 @@
 """What the torch reference costs per step on this machine: `python benchmarks/verify_reference.py` prints JSON.
 
 Laws are shaped like a language model's (probability about rank^-1.6), drafts are near the target, 8 tokens are drafted.
-Microseconds of this thread's CPU time, median over repeats of the whole op, packing included: other load does not count.
+Microseconds of this thread's CPU time, median over repeats of the whole op, packing included; other load does not
+count.
 """
 
 import json
