@@ -17,6 +17,9 @@ from verify_batches import VerifyExample, verify_examples
 
 from specmesh.kernels import ops
 from specmesh.kernels.inputs import VerifyInput, VerifyOutcome
+from specmesh.kernels.packing import pack_verify
+from specmesh.kernels.reference.verify import verify_batch
+from specmesh.runtime.types import Sampling
 
 Kernel = Callable[..., list[VerifyOutcome]]
 KERNELS: dict[str, Kernel] = {"reference": ops.verify}
@@ -61,6 +64,30 @@ def probability(logits: Sequence[float], item: VerifyInput, before: Sequence[int
     if sampling.greedy:
         sampling = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     return law(logits, sampling, Counter(item.token_counts or {}) + Counter(before))[token]
+
+
+@settings(max_examples=150, deadline=None)
+@given(example=verify_examples())
+def test_a_batch_of_plain_greedy_sessions_decides_as_the_tensor_form_does(example: VerifyExample) -> None:
+    """Such a batch takes a way of its own; drafts are led along the arg-max so that some are kept."""
+    size = example.vocabulary_size
+    items = [
+        replace(item, sampling=Sampling(temperature=0.0), rows=(), draft_token_ids=led(example.rows_of(b), item))
+        for b, item in enumerate(example.inputs)
+    ]
+    result = verify_batch(pack_verify(example.logits, items, size))
+    for b, outcome in enumerate(ops.verify(example.logits, items, vocabulary_size=size)):
+        assert outcome.finite == bool(result.finite[b])
+        if outcome.finite:
+            assert (outcome.num_accepted, outcome.next_token) == (result.num_accepted[b], result.next_token[b])
+
+
+def led(rows: Sequence[Sequence[float]], item: VerifyInput) -> list[int]:
+    """The example's draft, its first tokens replaced by the arg-max."""
+    tokens = list(item.draft_token_ids)
+    for offset in range(min(len(tokens), item.key % 9)):
+        tokens[offset] = max(range(len(rows[offset])), key=lambda token, row=rows[offset]: row[token])  # type: ignore[misc]
+    return tokens
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specmesh.kernels.inputs import DraftedToken, DraftInput, VerifyInput, VerifyOutcome
-from specmesh.kernels.packing import pack_draft, pack_verify
+from specmesh.kernels.packing import check_shapes, pack_draft, pack_verify
 from specmesh.kernels.reference.batch import DraftRows, VerifyBatch, VerifyResult
 from specmesh.kernels.reference.draft_step import draft_batch, score_batch
+from specmesh.kernels.reference.greedy import is_plain_greedy, verify_greedy
 from specmesh.kernels.reference.law import log_law
 from specmesh.kernels.reference.verify import row_scores, verify_batch
 from specmesh.runtime.rows import encode_row
@@ -52,6 +53,9 @@ def verify(
     """
     if not inputs:
         return []
+    if is_plain_greedy(inputs) and (num_top is None or all(top is None for top in num_top)):
+        check_shapes(logits, inputs)
+        return verify_greedy(logits, inputs, vocabulary_size)
     batch = pack_verify(logits, inputs, vocabulary_size)
     result = verify_batch(batch)
     logprobs = _logprobs(batch, result, num_top or [None] * len(inputs))

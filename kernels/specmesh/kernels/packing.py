@@ -68,13 +68,19 @@ def pack_law(samplings: Sequence[Sampling], counts: Sequence[Mapping[int, int] |
     )
 
 
-def pack_verify(logits: Tensor, inputs: Sequence[VerifyInput], vocabulary_size: int) -> VerifyBatch:
-    """Raises ValueError when the rows of logits are not one per drafted token and one more per session."""
+def check_shapes(logits: Tensor, inputs: Sequence[VerifyInput]) -> list[int]:
+    """Block lengths. Raises ValueError when rows of logits are not one per drafted token and one more per session."""
     lengths = [len(item.draft_token_ids) for item in inputs]
     if logits.shape[0] != sum(lengths) + len(inputs):
         raise ValueError(f"{logits.shape[0]} rows of logits for {sum(lengths)} drafts of {len(inputs)} sessions")
     if any(item.rows and len(item.rows) != len(item.draft_token_ids) for item in inputs):
         raise ValueError("rows must be one per drafted token, or none")
+    return lengths
+
+
+def pack_verify(logits: Tensor, inputs: Sequence[VerifyInput], vocabulary_size: int) -> VerifyBatch:
+    """Raises ValueError as `check_shapes` does."""
+    lengths = check_shapes(logits, inputs)
     return VerifyBatch(
         logits=logits,
         vocabulary_size=vocabulary_size,

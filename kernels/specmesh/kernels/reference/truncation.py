@@ -12,7 +12,7 @@ LONG_ROW = 1024
 
 
 def keep_largest(scores: Tensor, limit: Tensor, mass: Tensor, *, of_limited: bool) -> Tensor:
-    """Mask `[n, V]`: of the `limit` largest of each row the fewest whose mass reaches `mass` of the whole, at least one.
+    """Mask `[n, V]`: of the `limit` largest of each row the fewest whose mass reaches `mass` of it all; one or more.
 
     `scores` float32 `[n, V]` are logarithms up to a constant, finite at their maximum; `limit` `[n]` >= 1; `mass` `[n]`
     in (0, 1], 1 keeps all of the limited. The whole is the mass of the limited ones (`of_limited`) or of the row.
