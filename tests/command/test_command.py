@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -196,6 +197,14 @@ def test_a_service_that_cannot_start_is_named_with_its_reason(tmp_path: Path) ->
     assert process.returncode == 1
     assert "verifier ended with status 2" in said
     assert "absent.npz" in said
+
+
+def test_a_port_in_use_is_told_before_anything_is_started(mesh_file: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = specmesh("up", "--config", str(mesh_file), "--port", port, status=1).stderr
+    assert f"cannot listen on 127.0.0.1:{port}" in said
+    assert "starting" not in said
 
 
 @pytest.mark.parametrize("name", ["verifier", "draft", "router"])

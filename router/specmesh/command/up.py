@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -73,8 +74,10 @@ def run_up(path: Path | None, port: int | None, console: Console) -> int:
     """`specmesh up`; its exit status."""
 
     async def main() -> None:
-        config = load_mesh(path) if path else demo_config(console)
-        await serve_mesh(with_port(config, port), console, lambda mesh: _say_ready(mesh, console))
+        given = with_port(load_mesh(path), port) if path else with_port(MeshConfig(), port)
+        require_free_port(given)
+        config = given if path else with_port(demo_config(console), port)
+        await serve_mesh(config, console, lambda mesh: _say_ready(mesh, console))
 
     return run_guarded(main(), console)
 
@@ -90,6 +93,18 @@ def with_port(config: MeshConfig, port: int | None) -> MeshConfig:
     if port is not None:
         server["port"] = port
     return config.model_copy(update={"router": config.router | {"server": server}})
+
+
+def require_free_port(config: MeshConfig) -> None:
+    """Now and not after the models have loaded. Raises `ConfigError`."""
+    server = config.router["server"]
+    host, port = server.get("host", "127.0.0.1"), server["port"]
+    try:
+        with socket.create_server((host, port)):
+            return
+    except OSError as error:
+        reason = f"{error.strerror}. Is a mesh running already? --port 0 takes any free port."
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from None
 
 
 def _say_ready(mesh: Mesh, console: Console) -> None:
