@@ -116,6 +116,9 @@ def opening(length: int, token_ids: list[int]) -> list[pb.DraftServiceOpenReques
         (opening(1, [5]), "INVALID_VALUE"),
         (opening(20_000, [1] * 20_000), "INVALID_VALUE"),
         (opening(5_000, [1] * 5_000), "CONTEXT_TOO_LONG"),
+        (opening(1 << 31, [1]), "CONTEXT_TOO_LONG"),  # before what it announces is taken in
+        (opening(2, [1]) + opening(2, [1]), "INVALID_VALUE"),
+        ([*opening(2, [1]), pb.DraftServiceOpenRequest(), pb.DraftServiceOpenRequest(token_ids=[1])], "INVALID_VALUE"),
     ],
 )
 async def test_a_bad_open_is_refused_and_the_next_works(

@@ -4,21 +4,20 @@ import asyncio
 from array import array
 from collections.abc import AsyncIterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from specmesh.draft.block import Failed
 from specmesh.draft.drafter import DrafterInfo
 from specmesh.draft.engine import DraftEngine
 from specmesh.draft.runner import Command, Runner
 from specmesh.draft.stream import RouterStream, failed_entry
+from specmesh.runtime.build import build_version
 from specmesh.runtime.contract import CONTRACT_VERSION, OPEN_CHUNK_TOKENS
-from specmesh.runtime.errors import Draining, InvalidValue, UnknownField
+from specmesh.runtime.errors import ContextTooLong, Draining, InvalidValue, UnknownField
 from specmesh.runtime.types import EntryErrorReason, ServiceInfo
-from specmesh.runtime.unknown_fields import refuse_unknown_fields
+from specmesh.runtime.unknown_fields import refuse_unknown_fields, refuse_unknown_fields_of
 from specmesh.runtime.wire import draft_ask_from_entry, service_info_to_proto
 from specmesh.v1 import draft_service_pb2 as pb
 from specmesh.v1 import draft_service_pb2_grpc as pb_grpc
@@ -71,19 +70,8 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
         self, request_iterator: AsyncIterator[pb.DraftServiceOpenRequest], context: "Context"
     ) -> pb.DraftServiceOpenResponse:
         """Take a context in. Raises `InvalidValue`, `ContextTooLong`, `Draining`, `UnknownField`."""
-        runner, _ = self._loaded
-        header: pb.DraftOpenHeader | None = None
-        token_ids = array("I")
-        async for message in request_iterator:
-            refuse_unknown_fields(message)
-            header = _checked_header(message) if header is None else header
-            if len(message.token_ids) > OPEN_CHUNK_TOKENS:
-                raise InvalidValue("token_ids", f"at most {OPEN_CHUNK_TOKENS} a message, got {len(message.token_ids)}")
-            token_ids.extend(message.token_ids)
-            if header.start + len(token_ids) > header.length:
-                raise InvalidValue("header.length", f"is {header.length}, but more ids followed")
-        if header is None or header.start + len(token_ids) != header.length:
-            raise InvalidValue("header.length", "must be the header's start and the ids that follow")
+        runner, info = self._loaded
+        header, token_ids = await _read_open(request_iterator, info.max_context_tokens)
         session_id, start = header.session_id, header.start
         have = await runner.call(lambda engine: engine.open(session_id, start, token_ids))
         return pb.DraftServiceOpenResponse(have_length=have)
@@ -103,9 +91,10 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
     ) -> None:
         runner, _ = self._loaded
         async for frame in request_iterator:
-            if len(unknown := UnknownFieldSet(frame)):
-                number = unknown[0].field_number
-                stream.fail(UnknownField(f"unknown field number {number} in a frame", field=str(number)))
+            try:
+                refuse_unknown_fields_of(frame)
+            except UnknownField as error:
+                stream.fail(error)
                 return
             commands = [command for entry in frame.entries if (command := _command(entry, stream)) is not None]
             if commands:
@@ -159,9 +148,35 @@ def _start_draining(engine: DraftEngine) -> None:
     engine.draining = True
 
 
-def _checked_header(message: pb.DraftServiceOpenRequest) -> pb.DraftOpenHeader:
+async def _read_open(
+    messages: AsyncIterator[pb.DraftServiceOpenRequest], max_context_tokens: int
+) -> tuple[pb.DraftOpenHeader, "array[int]"]:
+    """The header and the ids of an `Open` call: no more of them are taken in than the header may announce."""
+    header: pb.DraftOpenHeader | None = None
+    token_ids = array("I")
+    async for message in messages:
+        refuse_unknown_fields(message)
+        if len(message.token_ids) > OPEN_CHUNK_TOKENS:
+            raise InvalidValue("token_ids", f"at most {OPEN_CHUNK_TOKENS} a message, got {len(message.token_ids)}")
+        if header is None:
+            header = _checked_header(message, max_context_tokens)
+        elif message.HasField("header"):
+            raise InvalidValue("header", "only the first message has one")
+        elif not message.token_ids:
+            raise InvalidValue("token_ids", "a message after the first must bring some")
+        token_ids.extend(message.token_ids)
+        if header.start + len(token_ids) > header.length:
+            raise InvalidValue("header.length", f"is {header.length}, but more ids followed")
+    if header is None or header.start + len(token_ids) != header.length:
+        raise InvalidValue("header.length", "must be the header's start and the ids that follow")
+    return header, token_ids
+
+
+def _checked_header(message: pb.DraftServiceOpenRequest, max_context_tokens: int) -> pb.DraftOpenHeader:
     if not message.HasField("header"):
         raise InvalidValue("header", "must be in the first message")
+    if message.header.length > max_context_tokens:
+        raise ContextTooLong("header.length", f"the draft's context has {max_context_tokens} tokens")
     return message.header
 
 
@@ -175,14 +190,7 @@ def service_info(info: DrafterInfo, max_block_length: int) -> ServiceInfo:
         max_context_tokens=info.max_context_tokens,
         kind=info.kind,
         model_name=info.name,
-        build=_build(),
+        build=build_version(),
         vocabulary_hashes=info.vocabulary_hashes,
         max_block_length=max_block_length,
     )
-
-
-def _build() -> str:
-    try:
-        return version("specmesh")
-    except PackageNotFoundError:
-        return "unpackaged"

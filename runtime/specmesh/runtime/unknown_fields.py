@@ -15,13 +15,21 @@ def refuse_unknown_fields(message: Message) -> None:
     _refuse(message, "")
 
 
-def _refuse(message: Message, path: str) -> None:
+def refuse_unknown_fields_of(message: Message, path: str = "") -> None:
+    """Look at `message` itself only: in a frame, what an entry holds is that entry's failure.
+
+    `path`: where in a request the message is. Raises `UnknownField`.
+    """
     unknown = UnknownFieldSet(message)
     if len(unknown):
         number = unknown[0].field_number
         where = f"{path}.{number}" if path else str(number)
         owner = message.DESCRIPTOR.full_name
         raise UnknownField(f"unknown field number {number} in {owner} at {where}", field=where)
+
+
+def _refuse(message: Message, path: str) -> None:
+    refuse_unknown_fields_of(message, path)
     for descriptor, value in message.ListFields():
         if descriptor.type == FieldDescriptor.TYPE_MESSAGE:
             _refuse_in_field(descriptor, value, f"{path}.{descriptor.name}" if path else descriptor.name)

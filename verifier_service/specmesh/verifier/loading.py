@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 
 from specmesh.model.blocks import BLOCK_TOKENS
 from specmesh.model.errors import UnsupportedModel
+from specmesh.runtime.build import build_version
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.contract import CONTRACT_VERSION
 from specmesh.runtime.types import ServiceInfo
@@ -108,14 +108,7 @@ def _info(
         max_context_tokens=backend.max_context_tokens,
         kind=kind,
         model_name=model_name,
-        build=_build(),
+        build=build_version(),
         vocabulary_hashes=vocabulary_hashes,
         max_block_length=config.engine.max_block_length,
     )
-
-
-def _build() -> str:
-    try:
-        return version("specmesh")
-    except PackageNotFoundError:
-        return "unpackaged"

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc.aio
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from specmesh.runtime import wire
 from specmesh.runtime.contract import PEER_METADATA_KEY
 from specmesh.runtime.errors import InvalidValue, MeshError, NoVerifier, Overloaded, UnknownField
 from specmesh.runtime.streams import FrameQueue
 from specmesh.runtime.types import EntryErrorReason, EntryFailure, ServiceInfo
-from specmesh.runtime.unknown_fields import refuse_unknown_fields
+from specmesh.runtime.unknown_fields import refuse_unknown_fields, refuse_unknown_fields_of
 from specmesh.v1 import verifier_service_pb2 as pb
 from specmesh.v1.verifier_service_pb2_grpc import VerifierServiceServicer
 from specmesh.verifier.config import LimitsConfig
@@ -164,7 +163,7 @@ async def _read(frames: AsyncIterator[pb.VerifyRequest], stream: PeerStream, eng
     """Take entries until the peer has no more; then the stream ends."""
     try:
         async for frame in frames:
-            _refuse_unknown_in_frame(frame)
+            refuse_unknown_fields_of(frame)
             for entry in frame.entries:
                 _take(entry, stream, engine)
     finally:
@@ -190,14 +189,6 @@ def _refuse_unserved(entry: pb.VerifyRequestEntry) -> None:
         raise InvalidValue("after", "conditional blocks are not served by this version")
     if entry.run_count:
         raise InvalidValue("run_count", "runs are not served by this version")
-
-
-def _refuse_unknown_in_frame(frame: pb.VerifyRequest) -> None:
-    """The frame itself only: an unknown field in an entry is that entry's failure."""
-    unknown = UnknownFieldSet(frame)
-    if len(unknown):
-        number = unknown[0].field_number
-        raise UnknownField(f"unknown field number {number} in {frame.DESCRIPTOR.full_name}", field=str(number))
 
 
 def _peer_of(context: Context) -> str:
