@@ -26,7 +26,7 @@ class RouterStream:
 
     def announce(self) -> None:
         """Write a frame soon, even if there is no entry for it."""
-        self.queue.put(_NO_ENTRY)
+        self._put(_NO_ENTRY)
 
     async def next_frame(self) -> list[pb.DraftResponseEntry]:
         """All entries that wait and fit one frame."""
@@ -42,10 +42,7 @@ class RouterStream:
 
     def answer(self, entry: pb.DraftResponseEntry, *, last: bool) -> None:
         """Queue an entry; `last` if nothing more will answer the same request entry."""
-        try:
-            self.queue.put(entry)
-        except Overloaded as error:
-            self.fail(error)
+        self._put(entry)
         if last:
             self._settle(entry.session_id, 1)
 
@@ -62,6 +59,12 @@ class RouterStream:
         """The peer sends no more: the stream ends once all is answered."""
         self._reading = False
         self._close_if_done()
+
+    def _put(self, entry: pb.DraftResponseEntry) -> None:
+        try:
+            self.queue.put(entry)
+        except Overloaded as error:
+            self.fail(error)
 
     def _settle(self, session_id: int, count: int) -> None:
         self._owed[session_id] -= count
