@@ -59,6 +59,8 @@ async def test_a_model_from_its_folder_drafts_as_the_model_does(folder: Path) ->
         ({"source": "/no/such/folder"}, r"drafter\.source: /no/such/folder"),
         ({"source": "FOLDER", "dtype": "float7"}, r"drafter\.source: .*dtype: float7"),
         ({"source": "FOLDER", "quantization": "nf3"}, r"drafter\.source: .*quantization: nf3"),
+        ({"source": "FOLDER", "target_source": "demo"}, "target_source has no meaning"),
+        ({"source": "distilled:prose", "quantization": "nf4"}, "quantization: a distilled draft has its own"),
         ({"source": "FOLDER", "kv_memory_bytes": 100}, r"drafter\.kv_memory_bytes: one block alone takes \d+ bytes"),
     ],
 )

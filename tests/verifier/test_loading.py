@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from model_builders import MAX_CONTEXT, VOCABULARY, plain_model, save_model, tiny_tokenizer
-from pydantic import ByteSize
+from pydantic import ByteSize, ValidationError
 from verifier_parts import random_logits
 
 from specmesh.runtime.config import ConfigError
@@ -61,6 +61,20 @@ def test_another_table_has_another_digest(table: Path, tmp_path: Path) -> None:
 def test_memory_for_no_block_is_refused_by_name(table: Path) -> None:
     with pytest.raises(ConfigError, match="kv_memory: one block of 16 tokens takes 128 bytes"):
         load(config(table, kv_memory=127))
+
+
+@pytest.mark.parametrize(
+    ("settings", "ignored"),
+    [
+        ({"model": "table:five.npz", "dtype": "float32"}, "dtype"),
+        ({"model": "table:five.npz", "device": "cuda"}, "device"),
+        ({"model": "table:five.npz", "quantization": "nf4"}, "quantization"),
+        ({"model": "demo", "table": {"delay_ms": 5}}, "table"),
+    ],
+)
+def test_a_setting_that_would_be_ignored_is_refused_by_name(settings: dict[str, Any], ignored: str) -> None:
+    with pytest.raises(ValidationError, match=f"{ignored} has no meaning for model"):
+        VerifierConfig.model_validate(settings)
 
 
 def test_a_model_is_served_with_its_tokenizer(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
+from pydantic import Field
+
 from specmesh.draft.admission import Admission, EngineLimits
 from specmesh.draft.block import DraftBlock, Event, Failed, Receiver
 from specmesh.draft.drafter import Advance, Drafter
@@ -25,7 +27,7 @@ class Stopping(ConfigModel):
 
     at_eos: bool | None = None
     """Stop after a token that ends a text. By default, drafts that take their time do and the others do not."""
-    min_probability: float = 0.0
+    min_probability: float = Field(default=0.0, ge=0, le=1)
     """Stop after a token that the draft gave less than this."""
 
 

@@ -6,10 +6,10 @@ their tokens when they come back. The head may cover a subset of the vocabulary 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from specmesh.draft.caches import KvCaches
@@ -46,6 +46,15 @@ class HfSettings(ConfigModel):
     """Sessions whose prompts are taken in at the same time; the others wait, so that a restart is no herd."""
     threads: int | None = Field(default=None, ge=1)
     """Threads of the arithmetic on CPU; by default torch decides."""
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Self:
+        distilled = self.source.startswith(DISTILLED)
+        if distilled and self.quantization is not None:
+            raise ValueError("quantization: a distilled draft has its own")
+        if not distilled and "target_source" in self.model_fields_set:
+            raise ValueError("target_source has no meaning but for a distilled draft")
+        return self
 
 
 class LanguageModel(Protocol):
@@ -211,7 +220,8 @@ def _load(given: HfSettings) -> LoadedModel:
         if given.source.startswith(DISTILLED):
             from specmesh.model.distilled import load_distilled
 
-            return load_distilled(given.source.removeprefix(DISTILLED), given.target_source)
+            name = given.source.removeprefix(DISTILLED)
+            return load_distilled(name, given.target_source, dtype=given.dtype, device=given.device)
         return load_model(given.source, dtype=given.dtype, device=given.device, quantization=given.quantization)
     except (ValueError, OSError, UnsupportedModel) as error:
         raise ConfigError(f"drafter.source: {given.source}: {error}") from error

@@ -7,6 +7,8 @@ from pydantic import ByteSize, Field, model_validator
 from specmesh.runtime.config import ConfigModel, LogConfig, ServerConfig
 from specmesh.runtime.types import MAX_LOGPROBS
 
+TABLE_PREFIX = "table:"
+
 
 class EngineConfig(ConfigModel):
     """Bounds of the engine."""
@@ -71,3 +73,11 @@ class VerifierConfig(ConfigModel):
     limits: LimitsConfig = LimitsConfig()
     table: TableConfig = TableConfig()
     log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Self:
+        of_other_kind = ("dtype", "device", "quantization") if self.model.startswith(TABLE_PREFIX) else ("table",)
+        for name in of_other_kind:
+            if name in self.model_fields_set:
+                raise ValueError(f"{name} has no meaning for model {self.model}")
+        return self

@@ -12,10 +12,10 @@ from specmesh.runtime.build import build_version
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.contract import CONTRACT_VERSION
 from specmesh.runtime.types import ServiceInfo
-from specmesh.verifier.config import VerifierConfig
+from specmesh.verifier.config import TABLE_PREFIX, VerifierConfig
 from specmesh.verifier.paged import PagedBackend
 from specmesh.verifier.service import Tokenizer
-from specmesh.verifier.target import TABLE_PREFIX, TargetModel, load_table
+from specmesh.verifier.target import TargetModel, load_table
 
 MAX_BLOCKS = 1 << 18
 """Four million tokens: more bookkeeping than that is not worth its memory, whatever a block costs."""

@@ -14,8 +14,6 @@ from torch import Tensor
 from specmesh.model.blocks import BLOCK_TOKENS
 from specmesh.model.spans import Span
 
-TABLE_PREFIX = "table:"
-
 
 class TargetModel(Protocol):
     """A causal model over a paged cache; `specmesh.model.paged.PagedModel` is one."""
