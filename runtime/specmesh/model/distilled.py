@@ -55,9 +55,9 @@ def load_distilled(
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     check_architecture(config)
     torch_dtype = resolve_dtype(dtype, torch.device(device))
-    module: Any = _assemble(config, tensors, embedding, output_embedding).to(dtype=torch_dtype)
+    module: Any = _assemble(config, tensors, embedding, output_embedding)  # the stubs of `to` are wrong
     model = PagedModel(
-        module.to(device),
+        module.to(device, torch_dtype),
         device=device,
         dtype=torch_dtype,
         vocabulary_size=min(vocabulary.size, len(embedding)),
@@ -153,7 +153,7 @@ def _assemble(
     wrong = decoder.load_state_dict(layers, strict=False)
     if wrong.unexpected_keys or set(wrong.missing_keys) != {INPUT_EMBEDDING}:
         raise ValueError(f"tensors missing {sorted(wrong.missing_keys)}, not expected {sorted(wrong.unexpected_keys)}")
-    shared = nn.Embedding(*embedding.shape, _weight=embedding.float())
+    shared = nn.Embedding(embedding.shape[0], embedding.shape[1], _weight=embedding.float())
     module.set_input_embeddings(shared)
     weight = head_weight(output_embedding, tensors)
     head = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
