@@ -238,3 +238,14 @@ async def test_a_context_unknown_to_the_table_backs_off() -> None:
     async with draft_peer(table_drafter(NgramTable((pairs,), 5))) as peer:
         answer = await peer.talk.ask(ask_for([1, 2], 2, 2))
         assert (answer.token_ids, answer.reason) == ([3], "CONFIDENCE")
+
+
+@pytest.mark.parametrize("context", [[1, 2], [3]], ids=["known", "unknown"])
+async def test_what_is_kept_is_bounded_however_many_samplings_there_are(context: list[int]) -> None:
+    pairs = Level(2, np.array([1 * 5 + 2], np.uint64), np.array([0, 1]), np.array([3], np.uint32), np.array([1.0]))
+    drafter = TableDrafter(NgramTable((pairs,), 5), max_context_tokens=64, max_kept_rows=8)
+    async with draft_peer(drafter) as peer:
+        for step in range(50):
+            sampling = Sampling(temperature=1 + step / 64)
+            await peer.talk.ask(ask_for(context, len(context), 1, session_id=step + 1, sampling=sampling))
+            assert drafter.num_kept <= 8 + 2

@@ -34,6 +34,7 @@ class TableSettings(ConfigModel):
     """The .npz; `specmesh.draft.ngram_file` describes it."""
     max_context_tokens: int = Field(default=131_072, ge=1)
     max_kept_rows: int = Field(default=16_384, ge=1)
+    """Checked between blocks: the rows of one block may come on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class TableDrafter:
     def __init__(self, table: NgramTable, *, max_context_tokens: int, max_kept_rows: int) -> None:
         self._table = table
         self._max_kept_rows = max_kept_rows
-        self._num_kept = 0
+        self._num_rows = 0
         self._kept: OrderedDict[tuple[Sampling, int, float], _Kept] = OrderedDict()
         self.info = DrafterInfo(
             kind="table",
@@ -90,6 +91,11 @@ class TableDrafter:
             vocabulary_hashes=table.vocabulary_hashes,
             eos_token_ids=table.eos_token_ids,
         )
+
+    @property
+    def num_kept(self) -> int:
+        """Rows kept, and samplings for which there are or will be some."""
+        return self._num_rows + len(self._kept)
 
     def advance(self, turns: Sequence[Turn]) -> list[Advance]:
         """All tokens for each turn; CONFIDENCE where the table has nothing at all."""
@@ -144,20 +150,20 @@ class TableDrafter:
         if row is None:
             token = sample_sparse([level.distribution(index)], [draft_input(turn, 0, None)])[0]
             row = kept[level.length, index] = _kept_row(token)
-            self._num_kept += 1
+            self._num_rows += 1
         return row
 
     def _kept_for(self, turn: Turn) -> _Kept | None:
         """The rows kept for this sampling; None when a row is not all there is to it.
 
-        When too many are kept, those of the sampling that was not asked for the longest are dropped.
+        When too many are kept, those of the samplings that were not asked for the longest are dropped.
         """
         if not _keepable(turn.ask):
             return None
         key = (turn.ask.sampling, turn.max_row, turn.row_mass)
-        if self._num_kept > self._max_kept_rows:
+        while self.num_kept > self._max_kept_rows:
             _, dropped = self._kept.popitem(last=False)
-            self._num_kept -= len(dropped)
+            self._num_rows -= len(dropped)
         kept = self._kept.setdefault(key, {})
         self._kept.move_to_end(key)
         return kept
