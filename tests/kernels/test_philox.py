@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specmesh.kernels.reference.choose import _DENSE_SIZE, NoiseKey, noisy_largest
+from specmesh.kernels.reference.draft_step import FEW_DRAWS, draft_draw
 from specmesh.kernels.reference.philox import (
     NOISE_MAX,
     NOISE_MIN,
@@ -20,6 +21,7 @@ from specmesh.kernels.reference.philox import (
     words_of_tokens,
 )
 from specmesh.runtime import philox as numpy_philox
+from specmesh.runtime.contract import Purpose
 
 KNOWN_ANSWERS = [  # Random123's kat_vectors for philox4x32-10: counter, key, words
     ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
@@ -48,6 +50,15 @@ def test_torch_and_numpy_give_the_same_integers(key: int, counters: list[tuple[i
     theirs = numpy_philox.philox(key, tuple(columns))  # type: ignore[arg-type]
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.tolist() == other.tolist()
+
+
+@given(st.lists(st.tuples(Key, Word, st.integers(0, 64)), min_size=1, max_size=2 * FEW_DRAWS))
+def test_a_few_draws_are_the_integers_that_many_are(counters: list[tuple[int, int, int]]) -> None:
+    keys, starts, offsets = zip(*counters, strict=True)
+    words = philox(key_tensor(keys), (torch.tensor(starts), torch.tensor(offsets), int(Purpose.DRAFT), 0))[0]
+    draws = draft_draw(key_tensor(keys), torch.tensor(starts), torch.tensor(offsets))
+    assert draws.dtype == torch.int64
+    assert draws.tolist() == (words >> 8).tolist()
 
 
 @given(key=Key, block_start=Word, offset=st.integers(0, 8), size=st.integers(1, 21))

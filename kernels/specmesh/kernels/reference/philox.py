@@ -37,6 +37,11 @@ def key_tensor(keys: Sequence[int]) -> Tensor:
     return torch.from_numpy(np.array(keys, dtype=np.uint64).view(np.int64))
 
 
+def key_integers(keys: Tensor) -> list[int]:
+    """The inverse of `key_tensor`."""
+    return [key & (2**64 - 1) for key in keys.tolist()]
+
+
 def philox(key: Tensor, counter: tuple[Tensor | int, Tensor | int, Tensor | int, Tensor | int]) -> Words:
     """Four words in [0, 2^32) as int64 per counter; `key` and the counter words broadcast against each other.
 
