@@ -23,6 +23,9 @@ from specmesh.runtime.types import DraftEndReason
 LAST_WORDS_SECONDS = 0.2
 """A dying process lets what it has said leave first."""
 
+HANGING_SECONDS = 0.005
+"""Between two looks at a block that gets no further: hanging must not take a core from those who do not."""
+
 
 class Lie(Enum):
     """What a draft can say that is not so."""
@@ -96,6 +99,7 @@ class FaultyDrafter:
         if self._reached(self._faults.raise_after_tokens):
             raise RuntimeError("a fault was asked for")
         if self._reached(self._faults.hang_after_tokens):
+            self._sleep(HANGING_SECONDS)
             return [Advance(caught_up=False)] * len(turns)
         advances = [self._spoiled(*pair) for pair in zip(turns, self._honest.advance(turns), strict=True)]
         self._num_tokens += sum(len(advance.proposals) for advance in advances)
