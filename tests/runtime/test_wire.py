@@ -7,6 +7,7 @@ from specmesh.runtime.types import (
     ContextSource,
     DraftAsk,
     DraftEndReason,
+    EntryErrorReason,
     FinishReason,
     Rule,
     Sampling,
@@ -90,11 +91,20 @@ def test_every_reason_has_a_number_on_the_wire_and_no_two_share_one() -> None:
         wire.REFUSAL_TO_PROTO,
         wire.DRAFT_END_TO_PROTO,
         wire.SOURCE_TO_PROTO,
+        wire.ENTRY_ERROR_TO_PROTO,
     )
-    for table, kind in zip(tables, (Rule, FinishReason, BlockRefusal, DraftEndReason, ContextSource), strict=True):
+    kinds = (Rule, FinishReason, BlockRefusal, DraftEndReason, ContextSource, EntryErrorReason)
+    for table, kind in zip(tables, kinds, strict=True):
         assert set(table) == set(kind)
         assert 0 not in table.values()
         assert len(set(table.values())) == len(table)
+
+
+def test_a_refusal_of_a_later_version_is_still_one() -> None:
+    entry = wire.step_result_to_entry(StepResult(1, 2, (3,), 0, 0))
+    assert wire.step_result_from_entry(entry).block_refusal is None
+    entry.block_refusal = 99  # type: ignore[assignment]
+    assert wire.step_result_from_entry(entry).block_refusal is not None
 
 
 def test_a_result_without_drafts_has_no_reward() -> None:

@@ -196,10 +196,15 @@ def step_result_from_entry(entry: verifier_pb.VerifyResponseEntry) -> StepResult
         logprobs=tuple(logprob_from_proto(message) for message in entry.logprobs),
         finish_reason=FINISH_FROM_PROTO.get(entry.finish_reason),
         stop_token_id=entry.stop_token_id if entry.HasField("stop_token_id") else None,
-        block_refusal=REFUSAL_FROM_PROTO.get(entry.block_refusal),
+        block_refusal=_refusal_from_proto(entry.block_refusal),
         timing=VerifyTiming(timing.queue_ns, timing.forward_ns, timing.verify_ns, timing.total_ns),
         batch_size=entry.batch_size,
     )
+
+
+def _refusal_from_proto(number: int) -> BlockRefusal | None:
+    """A refusal that this build does not know is a refusal none the less."""
+    return REFUSAL_FROM_PROTO.get(number, BlockRefusal.MALFORMED_ROW) if number else None
 
 
 def entry_error_to_proto(failure: EntryFailure) -> error_pb.EntryError:
