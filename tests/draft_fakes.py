@@ -25,10 +25,12 @@ class SleepyDrafter:
     def __init__(self) -> None:
         self._honest = law_drafter(LAW)
         self.info = self._honest.info
+        self.entered = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
         self.num_ticks = 0
 
     def advance(self, turns: Sequence[Turn]) -> list[Advance]:
+        self.entered.release()
         assert self.go.acquire(timeout=20)
         self.num_ticks += 1
         return self._honest.advance(turns)

@@ -13,6 +13,7 @@ from draft_peers import KEY, WHOLE_ROWS, ask_for, assert_honest, draft_peer, law
 from specmesh.draft.admission import EngineLimits
 from specmesh.draft.engine import Stopping
 from specmesh.draft.ngram_file import NgramTable, law_to_levels
+from specmesh.draft.runner import MAX_COMMANDS
 from specmesh.runtime.types import Rule, Sampling
 from specmesh.runtime.wire import draft_ask_to_entry
 from specmesh.v1 import draft_service_pb2 as pb
@@ -231,6 +232,23 @@ async def test_a_lost_stream_ends_its_blocks_and_the_sessions_go_on_elsewhere() 
         answer = await peer.talk.ask(ask_for([*CONTEXT, 0], 1, 2))
         assert (answer.reason, answer.source) == ("LENGTH", "WARM")
         await asyncio.wait_for(peer.runner.idle.wait(), 5)
+
+
+async def test_who_sends_more_than_the_engine_takes_has_to_wait_for_it() -> None:
+    drafter = SleepyDrafter()
+    async with draft_peer(drafter) as peer:
+        done: list[int] = []
+        await peer.runner.keep_up()
+        await peer.talk.send([draft_ask_to_entry(ask_for(CONTEXT, 4, 1))])
+        assert await asyncio.to_thread(drafter.entered.acquire, timeout=10)
+        for index in range(MAX_COMMANDS):
+            peer.runner.post(lambda _, index=index: done.append(index))
+        waiting = asyncio.ensure_future(peer.runner.keep_up())
+        await asyncio.wait({waiting}, timeout=0.05)
+        assert not waiting.done()
+        drafter.go.release(1)
+        await asyncio.wait_for(waiting, 10)
+        assert done == list(range(MAX_COMMANDS))
 
 
 async def test_half_closing_gets_all_answers_and_then_the_end_of_the_stream() -> None:

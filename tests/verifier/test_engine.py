@@ -15,7 +15,7 @@ from specmesh.runtime.errors import Draining, MeshError
 from specmesh.runtime.types import Block, BlockRefusal, EntryErrorReason, EntryFailure, Rule, Sampling, StepResult
 from specmesh.verifier.backend import Verified, Work
 from specmesh.verifier.config import EngineConfig
-from specmesh.verifier.engine import Engine
+from specmesh.verifier.engine import MAX_COMMANDS, Engine
 from specmesh.verifier.paged import PagedBackend
 from specmesh.verifier.session import Answer
 from specmesh.verifier.target import TableTarget
@@ -119,6 +119,25 @@ async def test_a_close_during_a_tick_frees_after_it() -> None:
         assert engine.backend.num_free_blocks == engine.backend.num_blocks
 
 
+async def test_who_sends_more_than_the_engine_takes_has_to_wait_for_it() -> None:
+    """Nothing is refused and nothing is queued without bound: the reader of the stream stands still."""
+    target = HeldTarget()
+    async with running(target) as engine:
+        await engine.open(make_spec([3]))
+        await engine.keep_up()
+        engine.submit(Stream(), 1, Block(1))
+        assert await asyncio.to_thread(target.entered.wait, 10)
+        for session_id in range(MAX_COMMANDS):
+            engine.close("router", session_id)
+        waiting = asyncio.ensure_future(engine.keep_up())
+        await asyncio.wait({waiting}, timeout=0.05)
+        assert not waiting.done()
+        target.go_on.set()
+        async with asyncio.timeout(10):
+            await waiting
+        assert engine.num_sessions == 0
+
+
 async def test_a_cancelled_open_leaves_nothing_behind() -> None:
     async with running(TableTarget(COUNTING, max_context_tokens=256), num_blocks=1) as engine:
         await engine.open(make_spec([3], max_output_tokens=10))
@@ -135,7 +154,7 @@ async def test_a_cancelled_open_leaves_nothing_behind() -> None:
 async def test_a_session_ends_with_its_lease_without_anybody_asking() -> None:
     async with running(TableTarget(COUNTING, max_context_tokens=256)) as engine:
         await engine.open(make_spec([3], lease_ms=50))
-        assert engine.num_sessions == 1
+        assert engine.counters["sessions_opened"] == 1
         async with asyncio.timeout(5):
             await engine.wait_empty()
         assert engine.counters["leases_ended"] == 1

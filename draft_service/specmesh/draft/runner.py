@@ -12,6 +12,8 @@ from specmesh.draft.engine import DraftEngine
 T = TypeVar("T")
 Command = Callable[[DraftEngine], None]
 
+MAX_COMMANDS = 64
+"""Commands (frames of entries) that may wait for the end of a tick; while there are more, `keep_up` waits."""
 SLICE_SECONDS = 0.002
 """How long an inline engine works before others in the event loop have their turn."""
 
@@ -30,6 +32,10 @@ class Runner(Protocol):
 
     async def call(self, command: Callable[[DraftEngine], T]) -> T:
         """Do this to the engine and wait for what comes of it."""
+        ...
+
+    async def keep_up(self) -> None:
+        """Wait, when much is posted, until the engine has done it: flow control then holds what peers send more."""
         ...
 
     async def stop(self) -> None:
@@ -61,6 +67,9 @@ class InlineRunner:
         result = command(self._engine)
         self._deliver()
         return result
+
+    async def keep_up(self) -> None:
+        """Nothing waits here."""
 
     async def stop(self) -> None:
         """There is nothing to stop."""
@@ -125,6 +134,11 @@ class ThreadRunner:
 
         self.post(run)
         return await answer
+
+    async def keep_up(self) -> None:
+        """Commands are done in order, so the last one says that all are."""
+        if len(self._commands) >= MAX_COMMANDS:
+            await self.call(lambda _: None)
 
     async def stop(self) -> None:
         """Ends after the tick that is running."""

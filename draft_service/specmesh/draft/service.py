@@ -101,6 +101,7 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
                 runner.post(partial(_run_all, commands=commands))
             # An inline engine has answered by now: two turns of the event loop less than by way of the other task.
             await self._flush(stream, context)
+            await runner.keep_up()
         stream.finish()
 
     async def _flush(self, stream: RouterStream, context: "Context") -> None:

@@ -16,6 +16,8 @@ from specmesh.verifier.core import Core, Outbox
 from specmesh.verifier.session import NEVER_NS, AnswerStream, Entry, Session
 from specmesh.verifier.thread import EngineThread
 
+MAX_COMMANDS = 4096
+"""Commands that may wait for the end of a tick; while there are more, `keep_up` waits."""
 _MS = 1_000_000
 
 
@@ -83,6 +85,13 @@ class Engine:
             return
         entry = self._checked_entry(stream, session, block, self._deadline_ns(remaining_ms))
         self._thread.put(partial(self._core.submit, session, entry))
+
+    async def keep_up(self) -> None:
+        """Wait, when much is queued, until the engine has taken it: flow control then holds what peers send more."""
+        if self._thread.num_commands >= MAX_COMMANDS:
+            done: asyncio.Future[None] = self._loop.create_future()
+            self._thread.put(lambda: self._post(partial(_settle, done, None)))
+            await done
 
     def close(self, peer: str, session_id: int) -> None:
         """End a session; at once, or after the tick it is in."""

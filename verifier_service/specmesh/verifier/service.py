@@ -166,6 +166,7 @@ async def _read(frames: AsyncIterator[pb.VerifyRequest], stream: PeerStream, eng
             refuse_unknown_fields_of(frame)
             for entry in frame.entries:
                 _take(entry, stream, engine)
+            await engine.keep_up()
     finally:
         stream.queue.close()
 

@@ -41,6 +41,11 @@ class EngineThread:
         """Have a command run between two ticks. From any thread."""
         self._inbox.put(command)
 
+    @property
+    def num_commands(self) -> int:
+        """Commands that wait for the end of a tick."""
+        return self._inbox.qsize()
+
     def stop(self) -> None:
         """End the thread after the pass it is in, and wait for it."""
         self._inbox.put(self._stop)
