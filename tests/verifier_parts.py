@@ -5,8 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from specmesh.model.spans import Span
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.rows import check_block
 from specmesh.runtime.types import EntryFailure, Rule, Sampling, SessionSpec, StepResult
@@ -28,6 +30,15 @@ def successor_logits(successor: dict[int, int], size: int) -> NDArray[np.float32
     for token in range(size):
         logits[:, token, successor.get(token, (token + 1) % size)] = 5.0
     return logits
+
+
+COUNTING = successor_logits({}, 32)
+"""Greedily, t is followed by t + 1, modulo 32."""
+
+
+def numbers(start: int, count: int) -> list[int]:
+    """What `COUNTING` says from `start` on."""
+    return [(start + index) % 32 for index in range(count)]
 
 
 def random_logits(size: int, seed: int = 0, scale: float = 2.0) -> NDArray[np.float32]:
@@ -62,6 +73,21 @@ class ManualClock:
 
     def pass_ms(self, milliseconds: float) -> None:
         self.now_ns += int(milliseconds * MS)
+
+
+class FailingTarget(TableTarget):
+    """Raises the errors it is given, one per forward."""
+
+    def __init__(self) -> None:
+        super().__init__(COUNTING, max_context_tokens=256)
+        self.errors: list[Exception] = []
+        self.batches: list[int] = []
+
+    def forward(self, spans: Sequence[Span]) -> torch.Tensor:
+        self.batches.append(len(spans))
+        if self.errors:
+            raise self.errors.pop(0)
+        return super().forward(spans)
 
 
 class Collector:

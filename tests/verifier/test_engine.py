@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import torch
-from verifier_parts import make_spec, random_logits, successor_logits
+from verifier_parts import COUNTING, make_spec, random_logits
 from verifier_server import until
 
 from specmesh.model.spans import Span
@@ -19,8 +19,6 @@ from specmesh.verifier.engine import MAX_COMMANDS, Engine
 from specmesh.verifier.paged import PagedBackend
 from specmesh.verifier.session import Answer
 from specmesh.verifier.target import TableTarget
-
-COUNTING = successor_logits({}, 32)
 
 
 class Stream:

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mesh_processes import Service
-from verifier_parts import make_spec, successor_logits
+from verifier_parts import COUNTING, make_spec
 from verifier_server import Peer, serving
 
 from specmesh.runtime import wire
@@ -25,7 +25,6 @@ from specmesh.verifier.backend import Verified, Work
 from specmesh.verifier.paged import PagedBackend
 from specmesh.verifier.target import TableTarget, save_table
 
-COUNTING = successor_logits({}, 32)
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 

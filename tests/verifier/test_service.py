@@ -1,48 +1,24 @@
 """The verifier behind real gRPC: what it says, what it refuses, and that the next request works."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 
 import grpc
 import grpc.aio
 import numpy as np
 import pytest
-from verifier_parts import make_spec, successor_logits
-from verifier_server import Peer, Verifier, opening_messages, service_info, serving, until
+from verifier_parts import COUNTING, make_spec, numbers
+from verifier_server import Peer, Verifier, service_info, serving
 
 from specmesh.runtime import wire
-from specmesh.runtime.errors import ContextTooLong, Draining, InvalidValue, MeshError, UnknownField
+from specmesh.runtime.errors import Draining, MeshError
 from specmesh.runtime.philox import draft_draws
 from specmesh.runtime.rows import draw_from_row, encode_row
 from specmesh.runtime.status import from_rpc_error
 from specmesh.runtime.types import Block, BlockRefusal, EntryErrorReason, EntryFailure, FinishReason, Rule, Sampling
-from specmesh.v1 import draft_service_pb2 as draft_pb
 from specmesh.v1 import verifier_service_pb2 as pb
-from specmesh.verifier.config import LimitsConfig
 from specmesh.verifier.service import Tokenizer
 from specmesh.verifier.target import TableTarget
-
-COUNTING = successor_logits({}, 32)
-LIMITS = LimitsConfig(max_prompt_tokens=40, max_open_chunks=4, max_stop_token_ids=3, max_lease_ms=60_000)
-
-
-def numbers(start: int, count: int) -> list[int]:
-    return [(start + index) % 32 for index in range(count)]
-
-
-@pytest.fixture
-async def verifier() -> AsyncIterator[Verifier]:
-    async with serving(TableTarget(COUNTING, max_context_tokens=64), limits=LIMITS) as running:
-        yield running
-
-
-@pytest.fixture
-async def peer(verifier: Verifier) -> AsyncIterator[Peer]:
-    async with Peer(verifier.address) as connected:
-        yield connected
-
 
 # The texts.
 
@@ -184,233 +160,6 @@ async def test_under_coupled_no_lie_changes_the_text(peer: Peer) -> None:
             texts[-1] += (await peer.step(session_id, position, tokens, rows)).token_ids
     assert all(text == texts[0] for text in texts)
     assert len(set(texts[0])) > 5
-
-
-# Sessions.
-
-
-async def test_resuming_over_the_wire_gives_the_same_text(peer: Peer) -> None:
-    sampling = Sampling(temperature=2.0)
-    whole = make_spec([3], sampling=sampling, rule=Rule.COUPLED, verify_key=7, max_output_tokens=20)
-    text, _ = await peer.generate(whole, 3)
-    rest = make_spec(
-        [3, *text[:9]], prompt_length=1, session_id=2, sampling=sampling, rule=Rule.COUPLED, verify_key=7,
-        max_output_tokens=20,
-    )  # fmt: skip
-    resumed, reason = await peer.generate(rest, 2)
-    assert (resumed, reason) == (text, FinishReason.LENGTH)
-
-
-async def test_a_session_belongs_to_the_peer_that_opened_it(verifier: Verifier, peer: Peer) -> None:
-    await peer.open(make_spec([3]))
-    async with Peer(verifier.address, "stranger") as stranger:
-        assert (await stranger.fail(1, 1)).reason is EntryErrorReason.UNKNOWN_SESSION
-        await stranger.close(1)
-        assert (await stranger.fail(1, 1)).reason is EntryErrorReason.UNKNOWN_SESSION
-    assert (await peer.step(1, 1)).token_ids == (4,)
-
-
-async def test_a_stream_without_a_peer_is_refused(verifier: Verifier, peer: Peer) -> None:
-    call = peer.stub.Verify()
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call.read()
-    assert from_rpc_error(caught.value).field == "specmesh-peer"
-
-
-async def test_close_and_lost_streams_free_all_blocks(verifier: Verifier, peer: Peer) -> None:
-    """C22: cancelled after 3 of many tokens, 100 times; then a stream lost without a word."""
-    for _ in range(100):
-        await peer.open(make_spec([3]))
-        for position in (1, 2, 3):
-            await peer.step(1, position)
-        await peer.close(1)
-    await until(lambda: verifier.blocks_in_use == 0, seconds=1)
-    async with Peer(verifier.address, "killed") as killed:
-        for session_id in range(10):
-            await killed.open(make_spec([3], peer="killed", session_id=session_id, lease_ms=100))
-        await killed.send(*(wire.block_to_entry(session_id, Block(1)) for session_id in range(10)))
-    await until(lambda: verifier.blocks_in_use == 0, seconds=1)
-    assert verifier.engine.num_sessions == 0
-
-
-async def test_a_peer_that_comes_back_within_the_lease_goes_on(verifier: Verifier, peer: Peer) -> None:
-    async with Peer(verifier.address, "r") as first:
-        await first.open(make_spec([3], peer="r"))
-        await first.step(1, 1)
-    async with Peer(verifier.address, "r") as second:
-        assert (await second.step(1, 2)).token_ids == (5,)
-
-
-async def test_entry_errors_do_not_end_the_stream(peer: Peer) -> None:
-    await peer.open(make_spec([3]))
-    assert (await peer.fail(99, 1)).reason is EntryErrorReason.UNKNOWN_SESSION
-    assert (await peer.fail(1, 7)).reason is EntryErrorReason.CONTEXT_MISMATCH
-    assert (await peer.step(1, 1)).token_ids == (4,)
-
-
-async def test_an_entry_that_comes_too_late_is_not_computed() -> None:
-    async with serving(TableTarget(COUNTING, delay_seconds=0.1)) as slow, Peer(slow.address) as peer:
-        await peer.open(make_spec([3]))
-        await peer.open(make_spec([3], session_id=2))
-        await peer.send(wire.block_to_entry(1, Block(1)))
-        await until(lambda: slow.engine.counters.get("ticks") == 1)
-        answer = await peer.ask(2, Block(1), remaining_ms=1)
-        assert isinstance(answer, EntryFailure)
-        assert answer.reason is EntryErrorReason.DEADLINE_EXCEEDED
-        assert (await peer.step(2, 1)).token_ids == (4,)
-
-
-@pytest.mark.parametrize(
-    ("entry", "field"),
-    [
-        (pb.VerifyRequestEntry(after=draft_pb.StepOutcome(position=1)), "after"),
-        (pb.VerifyRequestEntry(after=draft_pb.StepOutcome()), "after"),
-        (pb.VerifyRequestEntry(run_count=4), "run_count"),
-        (pb.VerifyRequestEntry.FromString(b"\xf8\x07\x01"), "127"),
-    ],
-)
-async def test_fields_that_are_not_served_are_refused_by_name(
-    peer: Peer, entry: pb.VerifyRequestEntry, field: str
-) -> None:
-    """C40 at this service: nothing is skipped."""
-    await peer.open(make_spec([3]))
-    entry.session_id, entry.position = 1, 1
-    await peer.send(entry)
-    failure = await peer.receive(1)
-    assert isinstance(failure, EntryFailure)
-    assert failure.reason is EntryErrorReason.INVALID_VALUE
-    assert field in failure.message
-    assert (await peer.step(1, 1)).token_ids == (4,)
-
-
-async def test_an_unknown_field_of_the_frame_ends_the_stream(peer: Peer) -> None:
-    await peer.call.write(pb.VerifyRequest.FromString(b"\xf8\x07\x01"))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await peer.call.read()
-    assert isinstance(from_rpc_error(caught.value), UnknownField)
-
-
-async def test_a_peer_that_does_not_read_is_reset() -> None:
-    limits = LimitsConfig(max_unread_entries=50)
-    async with serving(TableTarget(COUNTING), limits=limits) as verifier, Peer(verifier.address) as peer:
-        await peer.send(*(wire.block_to_entry(session_id, Block(1)) for session_id in range(100)))
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await peer.read_all()
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        async with Peer(verifier.address) as other:
-            await other.open(make_spec([3]))
-            assert (await other.step(1, 1)).token_ids == (4,)
-
-
-# Openings that are refused.
-
-
-async def refused(peer: Peer, messages: Sequence[pb.VerifierServiceOpenRequest]) -> MeshError:
-    """The error of an `Open`, which came in under a second, and after which a good one works."""
-    started = time.monotonic()
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await peer.stub.Open(iter(messages))
-    assert time.monotonic() - started < 1
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    await peer.open(make_spec([3], session_id=77))
-    assert (await peer.step(77, 1)).token_ids == (4,)
-    return from_rpc_error(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "field", "said"),
-    [
-        ({"context": []}, "prompt_length", "at least one"),
-        ({"context": numbers(0, 41)}, "prompt_length", "max_prompt_tokens: 40"),
-        ({"context": numbers(0, 64), "prompt_length": 1}, "context_length", "max_context_tokens: 64"),
-        ({"context": numbers(0, 600_000), "prompt_length": 1}, "context_length", "max_context_tokens: 64"),
-        ({"context": [3], "prompt_length": 2}, "prompt_length", "2 of a context of 1"),
-        ({"context": [3, 32]}, "token_ids", "vocabulary of 32"),
-        ({"stop_token_ids": frozenset({32})}, "stop_token_ids", "vocabulary of 32"),
-        ({"stop_token_ids": frozenset({1, 2, 3, 4})}, "stop_token_ids", "max_stop_token_ids: 3"),
-        ({"sampling": Sampling(logit_bias=((32, 1.0),))}, "sampling.logit_bias", "vocabulary of 32"),
-        ({"logprobs": 21}, "logprobs", "max_logprobs: 20"),
-        ({"lease_ms": 0}, "lease_ms", "max_lease_ms: 60000"),
-        ({"lease_ms": 60_001}, "lease_ms", "max_lease_ms: 60000"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "0"),
-        ({"context": [3, 4, 5], "prompt_length": 1, "max_output_tokens": 2}, "max_output_tokens", "2 are emitted"),
-        ({"context": [3, 4], "prompt_length": 1, "stop_token_ids": frozenset({4})}, "token_ids", "has ended"),
-        ({"peer": ""}, "peer", "empty"),
-    ],
-)
-async def test_an_opening_out_of_bounds_is_refused_by_name(
-    peer: Peer, changes: dict[str, object], field: str, said: str
-) -> None:
-    """C21: empty prompt, one over the context, 2 MB."""
-    error = await refused(peer, opening_messages(**changes))
-    assert isinstance(error, ContextTooLong if "max_context" in said or "max_prompt" in said else InvalidValue)
-    assert error.field == field
-    assert said in error.message
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("temperature", -1.0), ("temperature", float("nan")), ("temperature", float("inf")),
-        ("top_p", 0.0), ("top_p", -0.1), ("top_p", 1.5), ("top_p", float("nan")),
-        ("min_p", -0.1), ("min_p", 1.1), ("repetition_penalty", 0.0), ("frequency_penalty", float("inf")),
-    ],
-)  # fmt: skip
-async def test_sampling_that_has_no_law_is_refused_by_name(peer: Peer, field: str, value: float) -> None:
-    """C17."""
-    messages = opening_messages()
-    setattr(messages[0].header.sampling, field, value)
-    error = await refused(peer, messages)
-    assert error.field == f"sampling.{field}"
-
-
-async def test_extreme_sampling_is_served(peer: Peer) -> None:
-    """C17: temperature 1e-40 is arg-max, top-k 9,999,999 means off, both ends of the seeds are reproducible."""
-    cold = make_spec([3], session_id=1, sampling=Sampling(temperature=1e-40, top_k=9_999_999), max_output_tokens=6)
-    assert (await peer.generate(cold))[0] == numbers(4, 6)
-    for seed in (0, 2**64 - 1):
-        texts = []
-        for _ in range(2):
-            sampled = make_spec(
-                [3], session_id=2, sampling=Sampling(temperature=3.0), rule=Rule.COUPLED, verify_key=seed,
-                max_output_tokens=20,
-            )  # fmt: skip
-            texts.append((await peer.generate(sampled))[0])
-        assert texts[0] == texts[1]
-
-
-def spoilt_openings() -> dict[str, list[pb.VerifierServiceOpenRequest]]:
-    chunk = pb.VerifierServiceOpenRequest(token_ids=[3])
-    short = opening_messages(context=[3, 4])
-    del short[0].token_ids[1:]
-    no_rule = opening_messages()
-    no_rule[0].header.rule = 0
-    unknown = opening_messages()
-    unknown[0].header.MergeFromString(b"\xf8\x07\x01")
-    big = opening_messages(context=[3], max_output_tokens=5)
-    big[0].token_ids.extend([3] * 16_384)
-    announced = opening_messages(context=[3, 3, 3, 3, 3, 3])
-    del announced[0].token_ids[:]
-    return {
-        "header": [chunk],
-        "header again": opening_messages() * 2,
-        "context_length": [*opening_messages(), chunk],
-        "context_length short": short,
-        "token_ids chunks": [*announced, *[chunk] * 5],
-        "token_ids size": big,
-        "rule": no_rule,
-        "header.127": unknown,
-    }
-
-
-@pytest.mark.parametrize("fault", list(spoilt_openings()))
-async def test_a_malformed_opening_is_refused_by_name(peer: Peer, fault: str) -> None:
-    error = await refused(peer, spoilt_openings()[fault])
-    assert error.field == fault.split()[0]
-
-
-async def test_an_opening_without_a_message_is_refused(peer: Peer) -> None:
-    assert (await refused(peer, [])).field == "context_length"
 
 
 # What it says of itself.
