@@ -12,6 +12,7 @@ from specmesh.draft.admission import EngineLimits
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.rows import decode_row
 from specmesh.runtime.types import Rule, Sampling
+from specmesh.v1 import draft_service_pb2 as pb
 
 CONTEXT = [7, 3, 55, 20, 1, 9, 42, 30]
 RANDOM = np.random.default_rng(3)
@@ -214,6 +215,14 @@ async def test_the_least_recently_used_cache_goes_first_and_comes_back_from_its_
             np.testing.assert_allclose(dense(answer.rows[0]), plain_law(contexts[session]), atol=6e-6)
             sources.append(answer.source)
         assert sources == ["COLD", "COLD", "WARM", "COLD", "WARM", "COLD"]
+
+
+async def test_a_context_ends_where_the_memory_does() -> None:
+    async with draft_peer(tiny_drafter(num_blocks=2)) as peer:
+        assert (await peer.stub.GetInfo(pb.DraftServiceGetInfoRequest())).info.max_context_tokens == 32
+        last = await peer.talk.ask(ask_for([3] * 30, 30, 4))
+        assert (len(last.token_ids), last.reason) == (2, "CONTEXT")
+        assert (await peer.talk.ask(ask_for([3] * 32, 32, 4, session_id=2))).error == "CONTEXT_TOO_LONG"
 
 
 async def test_memory_that_does_not_hold_a_batch_costs_the_last_to_come() -> None:

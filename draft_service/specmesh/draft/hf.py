@@ -6,6 +6,7 @@ their tokens when they come back. The head may cover a subset of the vocabulary 
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, Self
 
 import torch
@@ -18,6 +19,7 @@ from specmesh.draft.feeding import FeedingLimits, Meal, plan_meals
 from specmesh.draft.kernel_input import draft_input
 from specmesh.draft.settings import parse_settings
 from specmesh.kernels.ops import draft_step, score_tokens
+from specmesh.model.blocks import BLOCK_TOKENS
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.loading import LoadedModel, load_model
 from specmesh.model.paged import Span
@@ -86,7 +88,7 @@ class HfDrafter:
     def __init__(
         self, model: LanguageModel, info: DrafterInfo, *, kv_memory_bytes: int, feeding: FeedingLimits
     ) -> None:
-        """Raises `ConfigError` when the memory does not hold a single context."""
+        """A context is no longer than the memory holds. Raises `ConfigError` when that is not even one block."""
         num_blocks = kv_memory_bytes // model.bytes_per_block
         if num_blocks < 1:
             raise ConfigError(f"drafter.kv_memory_bytes: one block alone takes {model.bytes_per_block} bytes")
@@ -94,7 +96,7 @@ class HfDrafter:
         self._model = model
         self._feeding = feeding
         self.caches = KvCaches(num_blocks)
-        self.info = info
+        self.info = replace(info, max_context_tokens=min(info.max_context_tokens, num_blocks * BLOCK_TOKENS))
 
     @torch.inference_mode()
     def advance(self, turns: Sequence[Turn]) -> list[Advance]:
