@@ -11,10 +11,11 @@ from draft_fakes import CONTEXT, LAW, SleepyDrafter, faulty
 from draft_peers import KEY, WHOLE_ROWS, ask_for, assert_honest, draft_peer, law_drafter, table_drafter
 
 from specmesh.draft.admission import EngineLimits
-from specmesh.draft.engine import Stopping
+from specmesh.draft.block import Ended, Event
+from specmesh.draft.engine import DraftEngine, Stopping
 from specmesh.draft.ngram_file import NgramTable, law_to_levels
 from specmesh.draft.runner import MAX_COMMANDS
-from specmesh.runtime.types import Rule, Sampling
+from specmesh.runtime.types import DraftEndReason, Rule, Sampling
 from specmesh.runtime.wire import draft_ask_to_entry
 from specmesh.v1 import draft_service_pb2 as pb
 
@@ -184,6 +185,27 @@ async def test_time_that_has_passed_is_an_error_of_the_entry() -> None:
         drafter.go.release(2)
         assert (await late).error == "DEADLINE_EXCEEDED"
         assert first.reason == "LENGTH"
+
+
+class Events:
+    """A router's stream that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.ends: list[Ended] = []
+
+    def receive(self, event: Event) -> None:
+        assert isinstance(event.what, Ended)
+        self.ends.append(event.what)
+
+
+def test_a_deadline_counts_from_the_entrys_arrival_and_not_from_the_end_of_a_tick() -> None:
+    engine = DraftEngine(SleepyDrafter(), WHOLE_ROWS, Stopping(), clock=lambda: 10.0)
+    events = Events()
+    engine.submit(ask_for(CONTEXT, 4, 3, block_deadline_ms=40), events, arrived=9.95)
+    engine.tick()
+    for event in engine.take_events():
+        event.receiver.receive(event)
+    assert [(end.num_drafted, end.reason) for end in events.ends] == [(0, DraftEndReason.DEADLINE)]
 
 
 async def test_a_new_entry_ends_the_block_before() -> None:

@@ -19,7 +19,7 @@ from specmesh.v1 import draft_service_pb2_grpc as pb_grpc
 async def serve(config: DraftConfig) -> None:
     """Serve until told to stop. Health answers NOT_SERVING while the draft loads. Raises `ConfigError`."""
     server = MeshServer(config.server, [SERVICE_NAME])
-    servicer = DraftServicer()
+    servicer = DraftServicer(time.monotonic)
     pb_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     try:

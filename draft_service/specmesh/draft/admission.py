@@ -45,7 +45,7 @@ class Admission:
         receiver: Receiver,
         *,
         remaining_ms: int,
-        now: float,
+        arrived: float,
         busy: Collection[int],
         draining: bool,
     ) -> DraftBlock | Needed | Failed:
@@ -60,7 +60,7 @@ class Admission:
             return refused.failure
         if isinstance(needed, Needed):
             return needed
-        return self._block(ask, needed, receiver, remaining_ms, now)
+        return self._block(ask, needed, receiver, remaining_ms, arrived)
 
     def open(
         self, session_id: int, start: int, token_ids: Sequence[int], *, busy: Collection[int], draining: bool
@@ -119,7 +119,9 @@ class Admission:
         self._store.settle(session, busy)
         return session
 
-    def _block(self, ask: DraftAsk, session: Session, receiver: Receiver, remaining_ms: int, now: float) -> DraftBlock:
+    def _block(
+        self, ask: DraftAsk, session: Session, receiver: Receiver, remaining_ms: int, arrived: float
+    ) -> DraftBlock:
         length = min(ask.block_length, self._drafter.info.max_context_tokens - ask.position)
         cold, session.fresh = session.fresh, False
         return DraftBlock(
@@ -128,9 +130,9 @@ class Admission:
             receiver=receiver,
             turn=self._turn(ask, session, num_wanted=min(length, 1)),
             length=length,
-            arrived=now,
-            useful_until=now + remaining_ms / 1000 if remaining_ms else math.inf,
-            deadline=now + ask.block_deadline_ms / 1000 if ask.block_deadline_ms else math.inf,
+            arrived=arrived,
+            useful_until=arrived + remaining_ms / 1000 if remaining_ms else math.inf,
+            deadline=arrived + ask.block_deadline_ms / 1000 if ask.block_deadline_ms else math.inf,
             cold=cold,
         )
 

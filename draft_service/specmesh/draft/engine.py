@@ -70,15 +70,19 @@ class DraftEngine:
         events, self._events = self._events, []
         return events
 
-    def submit(self, ask: DraftAsk, receiver: Receiver, *, remaining_ms: int = 0) -> None:
-        """Take an entry in. A block of the same session that is still in flight ends with what it has."""
+    def submit(self, ask: DraftAsk, receiver: Receiver, *, arrived: float, remaining_ms: int = 0) -> None:
+        """Take an entry in. A block of the same session that is still in flight ends with what it has.
+
+        `arrived`: when the entry came, by this engine's clock; its deadlines count from there, also when it had to wait
+        for a tick to end.
+        """
         if ask.session_id in self._blocks:
             self._finish(self._blocks[ask.session_id], DraftEndReason.DEADLINE)
         answer = self._admission.admit(
             ask,
             receiver,
             remaining_ms=remaining_ms,
-            now=self._clock(),
+            arrived=arrived,
             busy=self._blocks,
             draining=self.draining,
         )

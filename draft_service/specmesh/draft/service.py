@@ -1,8 +1,9 @@
 """gRPC on one side, the engine on the other: translation only."""
 
 import asyncio
+import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,9 @@ SERVICE_NAME = "specmesh.v1.DraftService"
 class DraftServicer(pb_grpc.DraftServiceServicer):
     """Carries entries to the runner's engine and its events back; UNAVAILABLE until `attach`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: the engine's."""
+        self._clock = clock
         self._attached: tuple[Runner, ServiceInfo] | None = None
         self._streams: set[RouterStream] = set()
         self._draining = False
@@ -96,7 +99,8 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
             except UnknownField as error:
                 stream.fail(error)
                 return
-            commands = [command for entry in frame.entries if (command := _command(entry, stream)) is not None]
+            arrived = self._clock()
+            commands = [command for entry in frame.entries if (command := _command(entry, stream, arrived)) is not None]
             if commands:
                 runner.post(partial(_run_all, commands=commands))
             # An inline engine has answered by now: two turns of the event loop less than by way of the other task.
@@ -124,7 +128,7 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
             stream.queue.close()
 
 
-def _command(entry: pb.DraftRequestEntry, stream: RouterStream) -> Command | None:
+def _command(entry: pb.DraftRequestEntry, stream: RouterStream, arrived: float) -> Command | None:
     """What the entry asks of the engine; None when it is answered already."""
     if entry.close:
         stream.forgive(entry.session_id)
@@ -137,7 +141,7 @@ def _command(entry: pb.DraftRequestEntry, stream: RouterStream) -> Command | Non
         failed = Failed(EntryErrorReason.INVALID_VALUE, error.message)
         stream.answer(failed_entry(entry.session_id, entry.position, failed), last=True)
         return None
-    return partial(DraftEngine.submit, ask=ask, receiver=stream, remaining_ms=entry.remaining_ms)
+    return partial(DraftEngine.submit, ask=ask, receiver=stream, arrived=arrived, remaining_ms=entry.remaining_ms)
 
 
 def _run_all(engine: DraftEngine, commands: list[Command]) -> None:
