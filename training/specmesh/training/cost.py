@@ -1,0 +1,97 @@
+"""What a draft token costs, in target tokens: model and sampling as the services run them, without the network."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import quantiles
+
+import torch
+
+from specmesh.kernels.inputs import DraftInput, VerifyInput
+from specmesh.kernels.ops import draft_step, verify
+from specmesh.model.paged import PagedModel
+from specmesh.model.spans import Span
+from specmesh.runtime.types import Rule, Sampling
+from specmesh.training.arms import BLOCK_TOKENS
+from specmesh.training.measure import MAX_BLOCK_LENGTH
+
+CONTEXT = 192
+WARM_UP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds. `target`: a plain step. `verify[k]`: one that verifies k drafted tokens, k = 0..8. `draft`: a token."""
+
+    target: float
+    verify: tuple[float, ...]
+    draft: Mapping[str, float]
+
+    def share(self, name: str) -> float:
+        """A draft token, in target tokens."""
+        return self.draft[name] / self.target
+
+    def speed(self, name: str, tokens_per_step: tuple[float, ...]) -> tuple[float, int]:
+        """(tokens per target token's time, block length) at the best block length, drafting and verifying in turn."""
+        speeds = [
+            (tokens * self.target / (k * self.draft[name] + self.verify[k]), k)
+            for k, tokens in enumerate(tokens_per_step, start=1)
+        ]
+        return max(speeds)
+
+
+def measure_costs(
+    target: PagedModel,
+    drafts: Mapping[str, PagedModel],
+    *,
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Costs:
+    """Lower quartiles of `repeats` timings at batch 1, context 192, greedy; the machine should do nothing else."""
+    verifying = tuple(_timed(_verify_step(target, k), repeats, clock) for k in range(MAX_BLOCK_LENGTH + 1))
+    drafting = {name: _timed(_draft_step(model), repeats, clock) for name, model in drafts.items()}
+    return Costs(verifying[0], verifying, drafting)
+
+
+@torch.inference_mode()
+def _timed(step: Callable[[], object], repeats: int, clock: Callable[[], float]) -> float:
+    for _ in range(WARM_UP):
+        step()
+    seconds = []
+    for _ in range(repeats):
+        began = clock()
+        step()
+        seconds.append(clock() - began)
+    return quantiles(seconds, n=4)[0]
+
+
+def _prepared(model: PagedModel) -> list[int]:
+    """Block table of a session whose context is in the cache."""
+    num_blocks = -(-(CONTEXT + MAX_BLOCK_LENGTH + 1) // BLOCK_TOKENS)
+    model.allocate_cache(num_blocks)
+    table = list(range(num_blocks))
+    with torch.inference_mode():
+        model.forward([Span([7] * CONTEXT, 0, table, CONTEXT)])
+    return table
+
+
+def _verify_step(model: PagedModel, num_drafted: int) -> Callable[[], object]:
+    table, tokens = _prepared(model), [7] * (num_drafted + 1)
+    asked = VerifyInput(CONTEXT + 1, tokens[1:], (), Sampling(temperature=0.0), Rule.BLOCK, 1, None)
+
+    def step() -> object:
+        logits = model.forward([Span(tokens, CONTEXT, table, 0)])
+        return verify(logits, [asked], vocabulary_size=model.vocabulary_size)
+
+    return step
+
+
+def _draft_step(model: PagedModel) -> Callable[[], object]:
+    table = _prepared(model)
+    asked = DraftInput(CONTEXT + 1, 0, Sampling(temperature=0.0), Rule.BLOCK, 1, None, 128, 0.995)
+
+    def step() -> object:
+        logits = model.forward([Span([7], CONTEXT, table, 0)])
+        return draft_step(logits, [asked], vocabulary_size=model.vocabulary_size, token_map=model.token_map)
+
+    return step
