@@ -3,7 +3,7 @@
 import click
 
 from specmesh.training.making import collect_command, distil_command, pack_command, table_command, write_command
-from specmesh.training.measuring import cost_command, evaluate_command, report_command
+from specmesh.training.measuring import card_command, cost_command, evaluate_command, report_command
 
 
 @click.group()
@@ -20,6 +20,7 @@ for command in (
     evaluate_command,
     cost_command,
     report_command,
+    card_command,
 ):
     main.add_command(command)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import click
 import torch
 
+from specmesh.model.distilled import find_draft
+from specmesh.training.corpus import load_corpus
 from specmesh.training.evaluate import (
     Subjects,
     evaluate,
@@ -16,7 +18,7 @@ from specmesh.training.evaluate import (
     save_figures,
 )
 from specmesh.training.making import FILE, target_option
-from specmesh.training.report import put_between_marks, tables
+from specmesh.training.report import card, put_between_marks, tables
 
 SHIPPED = ("code", "prose", "general")
 drafts_option = click.option(
@@ -73,6 +75,16 @@ def cost_command(
         for count in threads
     }
     save_costs(measured, costs)
+
+
+@click.command(name="card")
+@click.option("--figures", type=FILE, required=True)
+@click.option("--corpus", type=FILE, required=True, help="for its list of sources")
+@click.option("--draft", required=True, help="name or folder")
+def card_command(figures: Path, corpus: Path, draft: str) -> None:
+    """Write a draft's model card, README.md, into its folder."""
+    text = card(draft, load_figures(figures), load_corpus(corpus).sources)
+    (find_draft(draft) / "README.md").write_text(text, encoding="utf-8")
 
 
 @click.command(name="report")

@@ -49,12 +49,12 @@ def best_arms(figures: ByCell, cost: Costs) -> dict[tuple[str, float], list[tupl
 def card(name: str, figures: ByCell, sources: Sequence[Mapping[str, str]]) -> str:
     """A draft's model card."""
     about = read_about(find_draft(name))
+    layers, domains = ", ".join(map(str, about["layers"])), ", ".join(about["domains"])
     lines = [
-        f"# {name}: a draft for {about['target']}\n",
-        f"Layers {', '.join(map(str, about['layers']))} of the target, its embedding (shared, not stored) and an",
-        f"output head on {about['head']:,} tokens; int8 with a scale per row.",
-        f"Trained on {', '.join(about['domains'])}.",
-        "It proposes; what is emitted follows the target's law whatever it proposes.\n",
+        f"# {about['name']}: a draft for {about['target']}\n",
+        f"Layers {layers} of the target, the target's own embedding (not stored) and an output head",
+        f"on {about['head']:,} tokens; int8 with a scale per row. Trained on {domains}. It proposes; what is",
+        "emitted follows the target's law whatever it proposes.\n",
         "## Data\n",
         "Mostly text that the target itself wrote: answers to prompts made from templates, WordNet nouns (WordNet 3.0",
         "licence) and pieces of the documents below, and continuations of those documents. A tenth (prose, JSON) or a",
@@ -66,7 +66,7 @@ def card(name: str, figures: ByCell, sources: Sequence[Mapping[str, str]]) -> st
         f"{about['recipe']} See `docs/distilling.md` for the commands.\n",
         "## Measured\n",
         "Overlap with the target's law on held-out prompts (temperature 0: share of equal argmaxes):\n",
-        *_rows_of_overlap({name: figures[name]}),
+        *_overlap_by_domain(figures[about["name"]]),
         "\n## Licence\n",
         "Apache-2.0, as the target's (SmolLM2-135M-Instruct, Hugging Face). WordNet 3.0 © 2006 Princeton University.",
     ]
@@ -79,6 +79,13 @@ def _rows_of_overlap(figures: ByCell) -> Iterator[str]:
     for arm, domains in figures.items():
         cells = (f"{domains[domain][t].overlap:.3f}" for domain in DOMAINS for t in TEMPERATURES)
         yield f"| {arm} | " + " | ".join(cells) + " |"
+
+
+def _overlap_by_domain(figures: Mapping[str, Mapping[float, Figures]]) -> Iterator[str]:
+    yield "| domain | " + " | ".join(f"temperature {t:g}" for t in TEMPERATURES) + " |"
+    yield "|---" * (1 + len(TEMPERATURES)) + "|"
+    for domain, cells in figures.items():
+        yield f"| {domain} | " + " | ".join(f"{cells[t].overlap:.3f}" for t in TEMPERATURES) + " |"
 
 
 def _overlaps(figures: ByCell) -> Iterator[str]:
