@@ -8,13 +8,14 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from mesh_calls import Generation, at_most, generate, refused, request, router_at, wait_ready
+from mesh_calls import Generation, arms_of, at_most, generate, refused, request, router_at, wait_ready
 from mesh_processes import Running, Service
 from router_fakes import FakeDraft, FakeVerifier, Send, drafted, ended, serving, until, well_behaved
 
 from specmesh.runtime.contract import CONTRACT_VERSION
 from specmesh.runtime.types import ServiceInfo
 from specmesh.v1 import draft_service_pb2 as draft_pb
+from specmesh.v1 import router_service_pb2 as pb
 from specmesh.v1 import verifier_service_pb2 as verifier_pb
 from specmesh.v1.router_service_pb2_grpc import RouterServiceStub
 
@@ -162,6 +163,8 @@ async def test_a_session_of_a_draft_with_a_short_context_goes_on_without_it(mesh
                     drafted_to = position + step.drafted_count if step.drafted_count else drafted_to
                     position += step.emitted_count
                 assert 20 < drafted_to <= 32
+                assert [step.fallback_reason for step in answer.steps[-10:-1]] == [pb.FALLBACK_REASON_NO_ARM] * 9
+                assert (await arms_of(stub))["short"].state == pb.ARM_STATE_READY
 
 
 async def test_a_long_generation_of_one_caller_is_not_cut_by_the_end_of_another(mesh: Running) -> None:
