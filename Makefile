@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 ROOTS := protos runtime kernels draft_service verifier_service router
 SOURCES := $(shell find $(ROOTS) packaging -type f -not -path '*/__pycache__/*' 2>/dev/null) pyproject.toml
 OLDEST_TOOLS := grpcio-tools==1.72.2 protobuf==6.30.2 setuptools==80.9.0
-OLDEST_RUNTIME := grpcio==1.72.2 protobuf==6.30.2 googleapis-common-protos==1.70.0 grpcio-status==1.72.2
+OLDEST_RUNTIME := grpcio==1.72.2 protobuf==6.30.2 googleapis-common-protos==1.70.0
 PIP := -m pip --disable-pip-version-check install --quiet
 
 .PHONY: help demo install test check lint types proto check-proto check-oldest bench clean

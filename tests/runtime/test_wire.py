@@ -78,7 +78,7 @@ def test_blocks_results_asks_and_infos_survive_the_wire() -> None:
             batch_size=8,
         )
         assert wire.step_result_from_entry(wire.step_result_to_entry(result)) == result
-    ask = DraftAsk(3, 17, 2**63, (4, 6), 5, SAMPLING, Rule.TOKEN, 2**64 - 1, 11, 64, 2, 40, True)
+    ask = DraftAsk(3, 17, 2**63, (4, 6), 5, SAMPLING, Rule.TOKEN, 2**64 - 1, 64, 2, 40, True)
     assert wire.draft_ask_from_entry(wire.draft_ask_to_entry(ask)) == ask
     info = ServiceInfo(1, "aa", "bb", 100, 2048, "hf", "tiny", "0.1.0", b"1234", 16)
     assert wire.service_info_from_proto(wire.service_info_to_proto(info)) == info
@@ -105,6 +105,12 @@ def test_a_refusal_of_a_later_version_is_still_one() -> None:
     assert wire.step_result_from_entry(entry).block_refusal is None
     entry.block_refusal = 99  # type: ignore[assignment]
     assert wire.step_result_from_entry(entry).block_refusal is not None
+
+
+def test_a_finish_reason_of_a_later_version_ends_the_text() -> None:
+    entry = wire.step_result_to_entry(StepResult(1, 2, (3,), 0, 0))
+    entry.finish_reason = 99  # type: ignore[assignment]
+    assert wire.step_result_from_entry(entry).finish_reason is not None
 
 
 def test_a_result_without_drafts_has_no_reward() -> None:

@@ -53,6 +53,7 @@ def verify(
     """
     if not inputs:
         return []
+    logits = _on_cpu(logits)
     if is_plain_greedy(inputs) and (num_top is None or all(top is None for top in num_top)):
         check_shapes(logits, inputs)
         return verify_greedy(logits, inputs, vocabulary_size)
@@ -61,6 +62,11 @@ def verify(
     logprobs = _logprobs(batch, result, num_top or [None] * len(inputs))
     outcomes = zip(result.num_accepted.tolist(), result.next_token.tolist(), result.finite.tolist(), strict=True)
     return [VerifyOutcome(*outcome, logprobs[b]) for b, outcome in enumerate(outcomes)]
+
+
+def _on_cpu(logits: Tensor) -> Tensor:
+    """Where the reference works: a model may sit on a GPU before a compiled form does."""
+    return logits if logits.device.type == "cpu" else logits.cpu()
 
 
 def _logprobs(
@@ -104,7 +110,7 @@ def draft_step(
     """
     if not inputs:
         return []
-    result = draft_batch(pack_draft(logits, inputs, vocabulary_size, token_map))
+    result = draft_batch(pack_draft(_on_cpu(logits), inputs, vocabulary_size, token_map))
     rows: list[bytes | None] = [None] * len(inputs)
     if result.rows is not None:
         for b, row in zip(result.sampled.nonzero()[:, 0].tolist(), encode_rows(result.rows), strict=True):
@@ -129,7 +135,7 @@ def score_tokens(
     """
     if not inputs:
         return []
-    batch = pack_draft(logits, inputs, vocabulary_size, token_map)
+    batch = pack_draft(_on_cpu(logits), inputs, vocabulary_size, token_map)
     logprob, guessed = score_batch(batch, torch.tensor(list(token_ids), dtype=torch.int64))
     return list(zip(logprob.tolist(), guessed.tolist(), strict=True))
 

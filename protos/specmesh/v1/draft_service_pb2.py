@@ -27,17 +27,17 @@ from specmesh.v1 import router_service_pb2 as specmesh_dot_v1_dot_router__servic
 from specmesh.v1 import service_info_pb2 as specmesh_dot_v1_dot_service__info__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fspecmesh/v1/draft_service.proto\x12\x0bspecmesh.v1\x1a\x1dspecmesh/v1/entry_error.proto\x1a specmesh/v1/router_service.proto\x1a\x1especmesh/v1/service_info.proto\"Z\n\x17\x44raftServiceOpenRequest\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.specmesh.v1.DraftOpenHeader\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"D\n\x0f\x44raftOpenHeader\x12\x12\n\nsession_id\x18\x01 \x01(\x06\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0e\n\x06length\x18\x03 \x01(\r\"/\n\x18\x44raftServiceOpenResponse\x12\x13\n\x0bhave_length\x18\x01 \x01(\r\"5\n\x1a\x44raftServiceGetInfoRequest\x12\x17\n\x0fwant_vocabulary\x18\x01 \x01(\x08\"E\n\x1b\x44raftServiceGetInfoResponse\x12&\n\x04info\x18\x01 \x01(\x0b\x32\x18.specmesh.v1.ServiceInfo\"?\n\x0c\x44raftRequest\x12/\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1e.specmesh.v1.DraftRequestEntry\"\x9a\x03\n\x11\x44raftRequestEntry\x12\x12\n\nsession_id\x18\x01 \x01(\x06\x12\x13\n\x0btraceparent\x18\x02 \x01(\t\x12\x14\n\x0cremaining_ms\x18\x03 \x01(\r\x12\x10\n\x08position\x18\x04 \x01(\r\x12\x14\n\x0c\x63ontext_hash\x18\x05 \x01(\x06\x12\x17\n\x0f\x64\x65lta_token_ids\x18\x06 \x03(\r\x12\x14\n\x0c\x62lock_length\x18\x07 \x01(\r\x12\x19\n\x11\x63onditional_count\x18\x08 \x01(\r\x12\x0f\n\x07max_row\x18\t \x01(\r\x12-\n\x08sampling\x18\n \x01(\x0b\x32\x1b.specmesh.v1.SamplingParams\x12+\n\x04rule\x18\x0b \x01(\x0e\x32\x1d.specmesh.v1.VerificationRule\x12\x11\n\tdraft_key\x18\x0c \x01(\x06\x12\x19\n\x11\x62lock_deadline_ms\x18\r \x01(\r\x12\x13\n\x0bwant_scores\x18\x0e \x01(\x08\x12\r\n\x05\x63lose\x18\x0f \x01(\x08\x12\x15\n\rprompt_length\x18\x10 \x01(\r\"S\n\rDraftResponse\x12\x30\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1f.specmesh.v1.DraftResponseEntry\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"\xad\x02\n\x12\x44raftResponseEntry\x12\x12\n\nsession_id\x18\x01 \x01(\x06\x12\x10\n\x08position\x18\x02 \x01(\r\x12,\n\x06tokens\x18\x03 \x01(\x0b\x32\x1a.specmesh.v1.DraftedTokensH\x00\x12\x34\n\x0b\x63onditional\x18\x04 \x01(\x0b\x32\x1d.specmesh.v1.ConditionalBlockH\x00\x12$\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x15.specmesh.v1.DraftEndH\x00\x12\x34\n\x0e\x63ontext_needed\x18\x06 \x01(\x0b\x32\x1a.specmesh.v1.ContextNeededH\x00\x12(\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x17.specmesh.v1.EntryErrorH\x00\x42\x07\n\x05\x65vent\"X\n\rDraftedTokens\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x0c\n\x04rows\x18\x03 \x03(\x0c\x12\x16\n\x0e\x64raft_logprobs\x18\x04 \x03(\x02\"I\n\x0bStepOutcome\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x02 \x01(\r\x12\x10\n\x08token_id\x18\x03 \x01(\r\"g\n\x10\x43onditionalBlock\x12\'\n\x05\x61\x66ter\x18\x01 \x01(\x0b\x32\x18.specmesh.v1.StepOutcome\x12*\n\x06tokens\x18\x02 \x01(\x0b\x32\x1a.specmesh.v1.DraftedTokens\"\xeb\x01\n\x08\x44raftEnd\x12\x15\n\rdrafted_count\x18\x01 \x01(\r\x12+\n\x06reason\x18\x02 \x01(\x0e\x32\x1b.specmesh.v1.DraftEndReason\x12\x32\n\x0e\x63ontext_source\x18\x03 \x01(\x0e\x32\x1a.specmesh.v1.ContextSource\x12\x10\n\x08queue_ns\x18\x04 \x01(\x04\x12\x12\n\ncompute_ns\x18\x05 \x01(\x04\x12\x12\n\nbatch_size\x18\x06 \x01(\r\x12\x16\n\x0e\x64\x65lta_logprobs\x18\x07 \x03(\x02\x12\x15\n\rdelta_guessed\x18\x08 \x01(\x0c\"$\n\rContextNeeded\x12\x13\n\x0bhave_length\x18\x01 \x01(\r*\xe8\x01\n\x0e\x44raftEndReason\x12 \n\x1c\x44RAFT_END_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x44RAFT_END_REASON_LENGTH\x10\x01\x12\x18\n\x14\x44RAFT_END_REASON_EOS\x10\x02\x12\x1f\n\x1b\x44RAFT_END_REASON_CONFIDENCE\x10\x03\x12\x1d\n\x19\x44RAFT_END_REASON_DEADLINE\x10\x04\x12\x1f\n\x1b\x44RAFT_END_REASON_NON_FINITE\x10\x05\x12\x1c\n\x18\x44RAFT_END_REASON_CONTEXT\x10\x06*\x7f\n\rContextSource\x12\x1e\n\x1a\x43ONTEXT_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43ONTEXT_SOURCE_COLD\x10\x01\x12\x17\n\x13\x43ONTEXT_SOURCE_WARM\x10\x02\x12\x1c\n\x18\x43ONTEXT_SOURCE_PREDICTED\x10\x03\x32\x87\x02\n\x0c\x44raftService\x12\x42\n\x05\x44raft\x12\x19.specmesh.v1.DraftRequest\x1a\x1a.specmesh.v1.DraftResponse(\x01\x30\x01\x12U\n\x04Open\x12$.specmesh.v1.DraftServiceOpenRequest\x1a%.specmesh.v1.DraftServiceOpenResponse(\x01\x12\\\n\x07GetInfo\x12\'.specmesh.v1.DraftServiceGetInfoRequest\x1a(.specmesh.v1.DraftServiceGetInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fspecmesh/v1/draft_service.proto\x12\x0bspecmesh.v1\x1a\x1dspecmesh/v1/entry_error.proto\x1a specmesh/v1/router_service.proto\x1a\x1especmesh/v1/service_info.proto\"Z\n\x17\x44raftServiceOpenRequest\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.specmesh.v1.DraftOpenHeader\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"D\n\x0f\x44raftOpenHeader\x12\x12\n\nsession_id\x18\x01 \x01(\x06\x12\r\n\x05start\x18\x02 \x01(\r\x12\x0e\n\x06length\x18\x03 \x01(\r\"/\n\x18\x44raftServiceOpenResponse\x12\x13\n\x0bhave_length\x18\x01 \x01(\r\"5\n\x1a\x44raftServiceGetInfoRequest\x12\x17\n\x0fwant_vocabulary\x18\x01 \x01(\x08\"E\n\x1b\x44raftServiceGetInfoResponse\x12&\n\x04info\x18\x01 \x01(\x0b\x32\x18.specmesh.v1.ServiceInfo\"?\n\x0c\x44raftRequest\x12/\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1e.specmesh.v1.DraftRequestEntry\"\x83\x03\n\x11\x44raftRequestEntry\x12\x12\n\nsession_id\x18\x01 \x01(\x06\x12\x13\n\x0btraceparent\x18\x02 \x01(\t\x12\x14\n\x0cremaining_ms\x18\x03 \x01(\r\x12\x10\n\x08position\x18\x04 \x01(\r\x12\x14\n\x0c\x63ontext_hash\x18\x05 \x01(\x06\x12\x17\n\x0f\x64\x65lta_token_ids\x18\x06 \x03(\r\x12\x14\n\x0c\x62lock_length\x18\x07 \x01(\r\x12\x19\n\x11\x63onditional_count\x18\x08 \x01(\r\x12\x0f\n\x07max_row\x18\t \x01(\r\x12-\n\x08sampling\x18\n \x01(\x0b\x32\x1b.specmesh.v1.SamplingParams\x12+\n\x04rule\x18\x0b \x01(\x0e\x32\x1d.specmesh.v1.VerificationRule\x12\x11\n\tdraft_key\x18\x0c \x01(\x06\x12\x19\n\x11\x62lock_deadline_ms\x18\r \x01(\r\x12\x13\n\x0bwant_scores\x18\x0e \x01(\x08\x12\r\n\x05\x63lose\x18\x0f \x01(\x08\"S\n\rDraftResponse\x12\x30\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1f.specmesh.v1.DraftResponseEntry\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"\xad\x02\n\x12\x44raftResponseEntry\x12\x12\n\nsession_id\x18\x01 \x01(\x06\x12\x10\n\x08position\x18\x02 \x01(\r\x12,\n\x06tokens\x18\x03 \x01(\x0b\x32\x1a.specmesh.v1.DraftedTokensH\x00\x12\x34\n\x0b\x63onditional\x18\x04 \x01(\x0b\x32\x1d.specmesh.v1.ConditionalBlockH\x00\x12$\n\x03\x65nd\x18\x05 \x01(\x0b\x32\x15.specmesh.v1.DraftEndH\x00\x12\x34\n\x0e\x63ontext_needed\x18\x06 \x01(\x0b\x32\x1a.specmesh.v1.ContextNeededH\x00\x12(\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x17.specmesh.v1.EntryErrorH\x00\x42\x07\n\x05\x65vent\"X\n\rDraftedTokens\x12\x0e\n\x06offset\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x0c\n\x04rows\x18\x03 \x03(\x0c\x12\x16\n\x0e\x64raft_logprobs\x18\x04 \x03(\x02\"I\n\x0bStepOutcome\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x16\n\x0e\x61\x63\x63\x65pted_count\x18\x02 \x01(\r\x12\x10\n\x08token_id\x18\x03 \x01(\r\"g\n\x10\x43onditionalBlock\x12\'\n\x05\x61\x66ter\x18\x01 \x01(\x0b\x32\x18.specmesh.v1.StepOutcome\x12*\n\x06tokens\x18\x02 \x01(\x0b\x32\x1a.specmesh.v1.DraftedTokens\"\xeb\x01\n\x08\x44raftEnd\x12\x15\n\rdrafted_count\x18\x01 \x01(\r\x12+\n\x06reason\x18\x02 \x01(\x0e\x32\x1b.specmesh.v1.DraftEndReason\x12\x32\n\x0e\x63ontext_source\x18\x03 \x01(\x0e\x32\x1a.specmesh.v1.ContextSource\x12\x10\n\x08queue_ns\x18\x04 \x01(\x04\x12\x12\n\ncompute_ns\x18\x05 \x01(\x04\x12\x12\n\nbatch_size\x18\x06 \x01(\r\x12\x16\n\x0e\x64\x65lta_logprobs\x18\x07 \x03(\x02\x12\x15\n\rdelta_guessed\x18\x08 \x01(\x0c\"$\n\rContextNeeded\x12\x13\n\x0bhave_length\x18\x01 \x01(\r*\xe8\x01\n\x0e\x44raftEndReason\x12 \n\x1c\x44RAFT_END_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x44RAFT_END_REASON_LENGTH\x10\x01\x12\x18\n\x14\x44RAFT_END_REASON_EOS\x10\x02\x12\x1f\n\x1b\x44RAFT_END_REASON_CONFIDENCE\x10\x03\x12\x1d\n\x19\x44RAFT_END_REASON_DEADLINE\x10\x04\x12\x1f\n\x1b\x44RAFT_END_REASON_NON_FINITE\x10\x05\x12\x1c\n\x18\x44RAFT_END_REASON_CONTEXT\x10\x06*\x7f\n\rContextSource\x12\x1e\n\x1a\x43ONTEXT_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43ONTEXT_SOURCE_COLD\x10\x01\x12\x17\n\x13\x43ONTEXT_SOURCE_WARM\x10\x02\x12\x1c\n\x18\x43ONTEXT_SOURCE_PREDICTED\x10\x03\x32\x87\x02\n\x0c\x44raftService\x12\x42\n\x05\x44raft\x12\x19.specmesh.v1.DraftRequest\x1a\x1a.specmesh.v1.DraftResponse(\x01\x30\x01\x12U\n\x04Open\x12$.specmesh.v1.DraftServiceOpenRequest\x1a%.specmesh.v1.DraftServiceOpenResponse(\x01\x12\\\n\x07GetInfo\x12\'.specmesh.v1.DraftServiceGetInfoRequest\x1a(.specmesh.v1.DraftServiceGetInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specmesh.v1.draft_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRAFTENDREASON']._serialized_start=1896
-  _globals['_DRAFTENDREASON']._serialized_end=2128
-  _globals['_CONTEXTSOURCE']._serialized_start=2130
-  _globals['_CONTEXTSOURCE']._serialized_end=2257
+  _globals['_DRAFTENDREASON']._serialized_start=1873
+  _globals['_DRAFTENDREASON']._serialized_end=2105
+  _globals['_CONTEXTSOURCE']._serialized_start=2107
+  _globals['_CONTEXTSOURCE']._serialized_end=2234
   _globals['_DRAFTSERVICEOPENREQUEST']._serialized_start=145
   _globals['_DRAFTSERVICEOPENREQUEST']._serialized_end=235
   _globals['_DRAFTOPENHEADER']._serialized_start=237
@@ -51,21 +51,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAFTREQUEST']._serialized_start=482
   _globals['_DRAFTREQUEST']._serialized_end=545
   _globals['_DRAFTREQUESTENTRY']._serialized_start=548
-  _globals['_DRAFTREQUESTENTRY']._serialized_end=958
-  _globals['_DRAFTRESPONSE']._serialized_start=960
-  _globals['_DRAFTRESPONSE']._serialized_end=1043
-  _globals['_DRAFTRESPONSEENTRY']._serialized_start=1046
-  _globals['_DRAFTRESPONSEENTRY']._serialized_end=1347
-  _globals['_DRAFTEDTOKENS']._serialized_start=1349
-  _globals['_DRAFTEDTOKENS']._serialized_end=1437
-  _globals['_STEPOUTCOME']._serialized_start=1439
-  _globals['_STEPOUTCOME']._serialized_end=1512
-  _globals['_CONDITIONALBLOCK']._serialized_start=1514
-  _globals['_CONDITIONALBLOCK']._serialized_end=1617
-  _globals['_DRAFTEND']._serialized_start=1620
-  _globals['_DRAFTEND']._serialized_end=1855
-  _globals['_CONTEXTNEEDED']._serialized_start=1857
-  _globals['_CONTEXTNEEDED']._serialized_end=1893
-  _globals['_DRAFTSERVICE']._serialized_start=2260
-  _globals['_DRAFTSERVICE']._serialized_end=2523
+  _globals['_DRAFTREQUESTENTRY']._serialized_end=935
+  _globals['_DRAFTRESPONSE']._serialized_start=937
+  _globals['_DRAFTRESPONSE']._serialized_end=1020
+  _globals['_DRAFTRESPONSEENTRY']._serialized_start=1023
+  _globals['_DRAFTRESPONSEENTRY']._serialized_end=1324
+  _globals['_DRAFTEDTOKENS']._serialized_start=1326
+  _globals['_DRAFTEDTOKENS']._serialized_end=1414
+  _globals['_STEPOUTCOME']._serialized_start=1416
+  _globals['_STEPOUTCOME']._serialized_end=1489
+  _globals['_CONDITIONALBLOCK']._serialized_start=1491
+  _globals['_CONDITIONALBLOCK']._serialized_end=1594
+  _globals['_DRAFTEND']._serialized_start=1597
+  _globals['_DRAFTEND']._serialized_end=1832
+  _globals['_CONTEXTNEEDED']._serialized_start=1834
+  _globals['_CONTEXTNEEDED']._serialized_end=1870
+  _globals['_DRAFTSERVICE']._serialized_start=2237
+  _globals['_DRAFTSERVICE']._serialized_end=2500
 # @@protoc_insertion_point(module_scope)

@@ -81,7 +81,7 @@ class DraftRequest(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[DraftRequestEntry, _Mapping]]] = ...) -> None: ...
 
 class DraftRequestEntry(_message.Message):
-    __slots__ = ("session_id", "traceparent", "remaining_ms", "position", "context_hash", "delta_token_ids", "block_length", "conditional_count", "max_row", "sampling", "rule", "draft_key", "block_deadline_ms", "want_scores", "close", "prompt_length")
+    __slots__ = ("session_id", "traceparent", "remaining_ms", "position", "context_hash", "delta_token_ids", "block_length", "conditional_count", "max_row", "sampling", "rule", "draft_key", "block_deadline_ms", "want_scores", "close")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
@@ -97,7 +97,6 @@ class DraftRequestEntry(_message.Message):
     BLOCK_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     WANT_SCORES_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
-    PROMPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     traceparent: str
     remaining_ms: int
@@ -113,8 +112,7 @@ class DraftRequestEntry(_message.Message):
     block_deadline_ms: int
     want_scores: bool
     close: bool
-    prompt_length: int
-    def __init__(self, session_id: _Optional[int] = ..., traceparent: _Optional[str] = ..., remaining_ms: _Optional[int] = ..., position: _Optional[int] = ..., context_hash: _Optional[int] = ..., delta_token_ids: _Optional[_Iterable[int]] = ..., block_length: _Optional[int] = ..., conditional_count: _Optional[int] = ..., max_row: _Optional[int] = ..., sampling: _Optional[_Union[_router_service_pb2.SamplingParams, _Mapping]] = ..., rule: _Optional[_Union[_router_service_pb2.VerificationRule, str]] = ..., draft_key: _Optional[int] = ..., block_deadline_ms: _Optional[int] = ..., want_scores: bool = ..., close: bool = ..., prompt_length: _Optional[int] = ...) -> None: ...
+    def __init__(self, session_id: _Optional[int] = ..., traceparent: _Optional[str] = ..., remaining_ms: _Optional[int] = ..., position: _Optional[int] = ..., context_hash: _Optional[int] = ..., delta_token_ids: _Optional[_Iterable[int]] = ..., block_length: _Optional[int] = ..., conditional_count: _Optional[int] = ..., max_row: _Optional[int] = ..., sampling: _Optional[_Union[_router_service_pb2.SamplingParams, _Mapping]] = ..., rule: _Optional[_Union[_router_service_pb2.VerificationRule, str]] = ..., draft_key: _Optional[int] = ..., block_deadline_ms: _Optional[int] = ..., want_scores: bool = ..., close: bool = ...) -> None: ...
 
 class DraftResponse(_message.Message):
     __slots__ = ("entries", "draining")

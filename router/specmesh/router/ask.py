@@ -79,6 +79,5 @@ class Probe:
             sampling=PROBE_SAMPLING,
             rule=Rule.COUPLED,
             draft_key=0,
-            prompt_length=1,
             block_deadline_ms=block_deadline_ms,
         )

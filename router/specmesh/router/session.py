@@ -110,7 +110,6 @@ class Session:
             sampling=self.plan.sampling,
             rule=self.plan.rule,
             draft_key=self.draft_key,
-            prompt_length=len(self.plan.prompt),
             max_row=self.max_row,
             block_deadline_ms=block_deadline_ms,
         )

@@ -244,7 +244,6 @@ class DraftAsk:
     sampling: Sampling
     rule: Rule
     draft_key: int
-    prompt_length: int = 0
     max_row: int = 0
     num_conditional: int = 0
     block_deadline_ms: int = 0

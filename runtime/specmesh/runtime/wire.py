@@ -37,7 +37,7 @@ FINISH_TO_PROTO = {
     FinishReason.STOP: router_pb.FINISH_REASON_STOP,
     FinishReason.LENGTH: router_pb.FINISH_REASON_LENGTH,
 }
-FINISH_FROM_PROTO = {number: reason for reason, number in FINISH_TO_PROTO.items()}
+FINISH_FROM_PROTO: dict[int, FinishReason] = {number: reason for reason, number in FINISH_TO_PROTO.items()}
 REFUSAL_TO_PROTO = {r: verifier_pb.BlockRefusal.Value(f"BLOCK_REFUSAL_{r.name}") for r in BlockRefusal}
 REFUSAL_FROM_PROTO = {number: refusal for refusal, number in REFUSAL_TO_PROTO.items()}
 DRAFT_END_TO_PROTO = {r: draft_pb.DraftEndReason.Value(f"DRAFT_END_REASON_{r.name}") for r in DraftEndReason}
@@ -194,12 +194,17 @@ def step_result_from_entry(entry: verifier_pb.VerifyResponseEntry) -> StepResult
         num_accepted=entry.accepted_count,
         num_drafted=entry.drafted_count,
         logprobs=tuple(logprob_from_proto(message) for message in entry.logprobs),
-        finish_reason=FINISH_FROM_PROTO.get(entry.finish_reason),
+        finish_reason=_finish_from_proto(entry.finish_reason),
         stop_token_id=entry.stop_token_id if entry.HasField("stop_token_id") else None,
         block_refusal=_refusal_from_proto(entry.block_refusal),
         timing=VerifyTiming(timing.queue_ns, timing.forward_ns, timing.verify_ns, timing.total_ns),
         batch_size=entry.batch_size,
     )
+
+
+def _finish_from_proto(number: int) -> FinishReason | None:
+    """A reason that a later version added: the text has ended all the same."""
+    return FINISH_FROM_PROTO.get(number, FinishReason.STOP) if number else None
 
 
 def _refusal_from_proto(number: int) -> BlockRefusal | None:
@@ -241,7 +246,6 @@ def draft_ask_to_entry(
         draft_key=ask.draft_key,
         block_deadline_ms=ask.block_deadline_ms,
         want_scores=ask.want_scores,
-        prompt_length=ask.prompt_length,
     )
 
 
@@ -256,7 +260,6 @@ def draft_ask_from_entry(entry: draft_pb.DraftRequestEntry) -> DraftAsk:
         sampling=sampling_from_proto(entry.sampling),
         rule=rule_from_proto(entry.rule),
         draft_key=entry.draft_key,
-        prompt_length=entry.prompt_length,
         max_row=entry.max_row,
         num_conditional=entry.conditional_count,
         block_deadline_ms=entry.block_deadline_ms,

@@ -40,7 +40,7 @@ class ChatTemplate:
         special_tokens: Mapping[str, str],
         *,
         max_characters: int = 4 << 20,
-        render_seconds: float = 2.0,
+        render_seconds: float = 5.0,
         start_seconds: float = 20.0,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
