@@ -86,7 +86,11 @@ def demo(output: Path, max_tokens: int) -> None:
 @click.option("--repetition-penalty", type=float)
 @click.option("--presence-penalty", type=float)
 @click.option("--frequency-penalty", type=float)
-@click.option("--seed", type=int, help="The same seed gives the same text, whatever the drafts do.")
+@click.option(
+    "--seed",
+    type=int,
+    help="The same seed gives the same text, whatever the drafts do (bit for bit with a float32 target on a CPU).",
+)
 @click.option("--rule", type=click.Choice(["BLOCK", "TOKEN", "COUPLED"], case_sensitive=False))
 @click.option("--stop", multiple=True, help="A string that ends the text; may be repeated.")
 @click.option("--ignore-eos", is_flag=True, help="Do not end at the model's own end token.")
@@ -124,11 +128,18 @@ def generate(
 
 def _text(prompt: str | None, file: TextIO | None, chat: bool, system: str | None) -> str | list[tuple[str, str]]:
     if (prompt is None) == (file is None):
-        raise click.UsageError("Give a PROMPT, --file FILE (--file - reads standard input) or --tokens.")
+        raise click.UsageError("Give one of PROMPT, --file FILE (--file - reads standard input) and --tokens.")
     if system is not None and not chat:
         raise click.UsageError("--system goes with --chat.")
-    text = prompt or "" if file is None else file.read()
+    text = prompt or "" if file is None else _read(file)
     return [*([("system", system)] if system else []), ("user", text)] if chat else text
+
+
+def _read(file: TextIO) -> str:
+    try:
+        return file.read()
+    except UnicodeDecodeError:
+        raise click.UsageError("--file: this is not UTF-8 text.") from None
 
 
 def _token_ids(tokens: str) -> list[int]:
@@ -200,7 +211,7 @@ def bench(
     """Put a bounded load on a router: tokens per second, latency percentiles."""
     from specmesh.command.bench import PROMPTS, bench_table, run_load
 
-    prompts: Sequence[Prompt] = [line for line in file.read().splitlines() if line] if file else PROMPTS
+    prompts: Sequence[Prompt] = [line for line in _read(file).splitlines() if line] if file else PROMPTS
     if tokens is not None:
         prompts = [_token_ids(tokens)]
     options = {

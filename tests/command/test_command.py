@@ -174,11 +174,31 @@ def test_a_dead_service_ends_the_mesh_which_says_which_and_why(mesh_file: Path) 
     with start(mesh_file) as process:
         wait_ready(process)
         services = services_of(process)
-        next(service for service in services if "specmesh.draft" in service.cmdline()).kill()
+        next(service for service in services if "specmesh.verifier" in service.cmdline()).kill()
         _, said = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert "draft lookup was ended by signal 9" in said
+    assert "verifier was ended by signal 9" in said
     assert psutil.wait_procs(services, 5)[1] == []
+
+
+def test_a_dead_draft_is_said_and_the_mesh_goes_on(mesh_file: Path) -> None:
+    with start(mesh_file) as process:
+        address = wait_ready(process)
+        drafts = [service for service in services_of(process) if "specmesh.draft" in service.cmdline()]
+        drafts[0].kill()
+        assert process.stderr is not None
+        assert any("was ended by signal 9" in line for line in process.stderr)
+        answer = json.loads(specmesh(*GENERATE, address, "--json").stdout)
+        process.terminate()
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+    assert answer["usage"]["output_tokens"] == 24
+
+
+def test_a_file_that_is_not_text_is_a_usage_error(tmp_path: Path) -> None:
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes([0xC9, 0x80, 0xFF]))
+    assert "UTF-8" in specmesh("generate", "--file", str(path), status=2).stderr
 
 
 def test_a_killed_parent_takes_its_services_along(mesh_file: Path) -> None:

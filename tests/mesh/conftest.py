@@ -39,6 +39,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
                 policy__name="fixed",
                 policy__settings__fixed_length=8,
                 drafts__block_deadline_ms=2000,
+                drafts__min_deadline_ms=2000,
             )
         )
         yield Running(folder, tables, verifier, drafts, router)

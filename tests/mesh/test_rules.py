@@ -28,7 +28,7 @@ def wary(mesh: Running) -> Iterator[Service]:
     """A router that trusts `near`, and neither `far` nor `look`, which sends no rows."""
     pools = [pool | {"trust": "full" if pool["name"] == "near" else "untrusted"}
              for pool in mesh.pools("near", "far", "look")]  # fmt: skip
-    settings = {"policy__name": "fixed", "drafts__block_deadline_ms": 2000}
+    settings = {"policy__name": "fixed", "drafts__block_deadline_ms": 2000, "drafts__min_deadline_ms": 2000}
     with Service("router", mesh.folder, verifiers=[mesh.verifier.address], pools=pools, **settings) as router:
         yield router
 
@@ -95,7 +95,7 @@ def padded(mesh: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         verifier = stack.enter_context(Service("verifier", folder, model=f"table:{folder / 'target.npz'}"))
         draft = stack.enter_context(Service("draft", folder, kind="table", drafter__path=folder / "draft.npz"))
         pools = [{"name": "plain", "addresses": [draft.address]}]
-        settings = {"policy__name": "fixed", "drafts__block_deadline_ms": 2000}
+        settings = {"policy__name": "fixed", "drafts__block_deadline_ms": 2000, "drafts__min_deadline_ms": 2000}
         yield stack.enter_context(Service("router", folder, verifiers=[verifier.address], pools=pools, **settings))
 
 

@@ -49,6 +49,7 @@ async def router_over(
             pools=pools,
             policy__name="fixed",
             drafts__block_deadline_ms=2000,
+            drafts__min_deadline_ms=2000,
             **settings,
         )
         with router:

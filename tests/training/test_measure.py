@@ -85,6 +85,14 @@ def test_figures_cover_every_cell_that_has_texts() -> None:
     assert figures["self"]["code"].keys() == {1.0}
 
 
+def test_a_row_without_room_for_an_answer_is_left_out() -> None:
+    texts = tiny_texts()
+    texts.by_target[1::4] = False
+    figures = measure(tiny_target(), {"self": ServedArm(paged_twin(tiny_target()), 64)}, texts, rows_per_cell=2)
+    assert figures["self"]["code"] == {}
+    assert figures["self"]["prose"]
+
+
 def test_the_best_block_length_weighs_tokens_against_cost() -> None:
     costs = Costs(1.0, (1.0,) * 9, {"dear": 0.4, "cheap": 0.0})
     assert costs.speed("cheap", (1.5, 1.75, 1.8, 1.8, 1.8, 1.8, 1.8, 1.8)) == (pytest.approx(1.8), 8)

@@ -26,6 +26,7 @@ ADVICE = {
     grpc.StatusCode.UNAUTHENTICATED: "Give the token of a caller that the router knows with --token-file.",
     grpc.StatusCode.PERMISSION_DENIED: "Ask the operator for the role; step reports can be left out with --no-steps.",
     grpc.StatusCode.NOT_FOUND: "`specmesh models` lists what is served.",
+    grpc.StatusCode.UNIMPLEMENTED: "Is this a router's address? Clients cannot call drafts and verifiers.",
     grpc.StatusCode.INTERNAL: "The router's log has the rest.",
 }
 
@@ -115,6 +116,8 @@ def fail(error: SpecMeshError, address: str) -> NoReturn:
     """Say what happened and what to do."""
     sys.stderr.write(f"specmesh: {address}: {error}\n")
     advice = ADVICE.get(error.code)
+    if error.reason == "NO_VERIFIER":
+        advice = "The router answers, but no verifier does: is one running, and has it loaded its model?"
     if error.field.startswith("draft.arms"):
         advice = "`specmesh drafts` lists the arms."
     if error.retry_after is not None:

@@ -1,4 +1,8 @@
-"""A whole mesh on this machine: verifier and drafts, then the router that joins them; one ends, all end."""
+"""A whole mesh on this machine: verifier and drafts, then the router that joins them.
+
+When one of them ends before all serve, or later the verifier or the router does, all end. A mesh that serves goes on
+without a draft.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -9,6 +13,7 @@ from specmesh.command.mesh_config import MeshConfig, flags
 from specmesh.command.processes import Launch, ServiceEnded, ServiceProcess
 
 R = TypeVar("R")
+DRAFT_MODULE = "specmesh.draft"
 
 
 class StartView(Protocol):
@@ -35,7 +40,7 @@ class Mesh:
     async def start(self, config: MeshConfig) -> None:
         """All services; returns when the router serves. Raises `ServiceEnded`."""
         backends = [Launch("verifier", "specmesh.verifier", flags(config.verifier))]
-        backends += [Launch(f"draft {draft.pool}", "specmesh.draft", flags(draft.settings)) for draft in config.drafts]
+        backends += [Launch(f"draft {draft.pool}", DRAFT_MODULE, flags(draft.settings)) for draft in config.drafts]
         verifier, *drafts = await self._start(backends)
         pools = [
             {"name": draft.pool, "addresses": [address], "trust": draft.trust}
@@ -62,11 +67,16 @@ class Mesh:
         return address
 
     async def first_end(self) -> ServiceEnded:
-        """Wait for the first process to end, which none should."""
-        waiting = {asyncio.ensure_future(process.ended()) for process in self._processes}
+        """Wait for the end of a process that the mesh cannot do without."""
+        waiting = {asyncio.ensure_future(process.ended()): process.launch for process in self._processes}
         try:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            return done.pop().result()
+            while True:
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    launch = waiting.pop(task)
+                    if not self.address or launch.module != DRAFT_MODULE:
+                        return task.result()
+                    self._view.line(launch.name, f"{task.result()}\nthe mesh goes on without it")
         finally:
             for task in waiting:
                 task.cancel()

@@ -1,4 +1,4 @@
-"""`specmesh up`: a whole mesh on this machine until it is told to stop or one of its processes ends."""
+"""`specmesh up`: a whole mesh on this machine until it is told to stop or cannot go on."""
 
 import asyncio
 import signal
@@ -22,7 +22,7 @@ from specmesh.runtime.config import ConfigError, load_config
 
 
 async def serve_mesh(config: MeshConfig, console: Console, on_ready: Callable[[Mesh], None]) -> None:
-    """Raises `ServiceEnded` when a process ends by itself."""
+    """Raises `ServiceEnded` when the verifier or the router ends by itself."""
     async with started_mesh(config, console, show_log=True) as mesh, stop_signal() as stop:
         on_ready(mesh)
         end = asyncio.ensure_future(mesh.first_end())

@@ -72,9 +72,13 @@ def load_model(
         check_architecture(config)
         module = _load_module(folder, torch_dtype, device, quantizer)
         model = PagedModel(module, device=device, dtype=torch_dtype, vocabulary_size=size)
-        if model.independent_rows and not check_rows_independent(model):
-            logger.warning("rows are not independent on this machine: a seed may give another text in another batch")
-            model.independent_rows = False
+        model.independent_rows = model.independent_rows and check_rows_independent(model)
+        if not model.independent_rows:
+            why = "on this machine" if torch_dtype == torch.float32 else f"in {torch_dtype}".replace("torch.", "")
+            logger.warning(
+                f"rows are not independent {why}: near-ties may fall otherwise in another batch, so a seed or "
+                "temperature 0 may give another text; dtype = float32 on a CPU keeps that promise"
+            )
         return LoadedModel(
             model=model,
             tokenizer=tokenizer,
