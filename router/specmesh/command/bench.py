@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from specmesh.client import AsyncClient, Delta, Finished, Prompt, SpecMeshError
@@ -33,6 +34,7 @@ class Measured:
     accepted: int = 0
     steps: int = 0
     failures: dict[str, int] = field(default_factory=dict)
+    first_failure: str = ""
 
 
 async def run_load(
@@ -74,6 +76,7 @@ async def _one(client: AsyncClient, prompt: Prompt, options: Mapping[str, Any], 
     except SpecMeshError as error:
         name = error.reason or error.code.name
         measured.failures[name] = measured.failures.get(name, 0) + 1
+        measured.first_failure = measured.first_failure or str(error)
         return
     measured.tokens += tokens
     measured.request.append(time.perf_counter() - began)
@@ -89,6 +92,7 @@ def make_report(measured: Measured, seconds: float, requests: int, concurrency: 
         "requests": requests,
         "concurrency": concurrency,
         "failures": measured.failures,
+        "first_failure": measured.first_failure,
         "seconds": seconds,
         "output_tokens": measured.tokens,
         "tokens_per_second": measured.tokens / seconds,
@@ -125,5 +129,6 @@ def bench_table(report: Mapping[str, Any]) -> Table:
         cells = (report[key][f"p{percent}"] for percent in PERCENTILES)
         table.add_row(name, *("-" if cell is None else f"{cell:.1f}" for cell in cells))
     if report["failures"]:
-        table.caption = "failed: " + ", ".join(f"{count} {name}" for name, count in report["failures"].items())
+        failed = ", ".join(f"{count} {name}" for name, count in report["failures"].items())
+        table.caption = escape(f"failed: {failed}; the first: {report['first_failure']}")
     return table

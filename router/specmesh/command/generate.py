@@ -6,7 +6,7 @@ from typing import TextIO
 
 from rich.console import Console
 
-from specmesh.client import AsyncClient, Delta, Finished, Generation, Options, Prompt
+from specmesh.client import AsyncClient, Delta, Finished, Generation, Options, Prompt, SpecMeshError
 from specmesh.command.report import arm_table, generation_json, totals_by_arm
 
 
@@ -37,7 +37,11 @@ async def generate(
             output.flush()
 
     async with connect() as client:
-        generation = await collect(client, prompt, show, options)
+        try:
+            generation = await collect(client, prompt, show, options)
+        except SpecMeshError:
+            show("\n")  # what is said of the failure gets a line of its own
+            raise
     if as_json:
         output.write(json.dumps(generation_json(generation), ensure_ascii=False, indent=2) + "\n")
         return

@@ -98,8 +98,8 @@ def resolve(source: str | Path) -> Path:
         return path
     if path.suffix == ".gguf":
         return converted(path)
-    if path.exists() or path.is_absolute() or str(source).count("/") != 1:
-        raise ValueError(f"{source} is neither `demo`, a model's folder, a .gguf file nor a name on the hub")
+    if path.exists() or path.is_absolute() or str(source).startswith((".", "~")) or str(source).count("/") != 1:
+        raise ValueError(f"{source} is neither `demo`, a folder that exists, a .gguf file nor a name on the hub")
     return _from_hub(str(source))
 
 

@@ -88,7 +88,8 @@ def measure(
     figures: dict[str, dict[str, dict[float, Figures]]] = {name: {domain: {} for domain in DOMAINS} for name in arms}
     for index, domain in enumerate(DOMAINS):
         for temperature in TEMPERATURES:
-            chosen = np.flatnonzero((texts.domains == index) & (texts.temperatures == temperature))
+            of_cell = (texts.domains == index) & (texts.temperatures == temperature)
+            chosen = np.flatnonzero(of_cell & texts.by_target.any(axis=1))  # a long prompt may leave no room
             seen: dict[str, list[Along]] = {name: [] for name in arms}
             for text in written_texts(target, texts, _spread(chosen, rows_per_cell)):
                 for name, arm in arms.items():

@@ -41,8 +41,10 @@ def best_arms(figures: ByCell, cost: Costs) -> dict[tuple[str, float], list[tupl
             speeds = [
                 (*priced.speed(arm, by_domain[domain][temperature].tokens_per_step), arm)
                 for arm, by_domain in figures.items()
+                if temperature in by_domain[domain]
             ]
-            cells[domain, temperature] = sorted(speeds, reverse=True)
+            if speeds:
+                cells[domain, temperature] = sorted(speeds, reverse=True)
     return cells
 
 
@@ -77,15 +79,19 @@ def _rows_of_overlap(figures: ByCell) -> Iterator[str]:
     yield "| arm | " + " | ".join(f"{domain} {t:g}" for domain in DOMAINS for t in TEMPERATURES) + " |"
     yield "|---" * (1 + len(DOMAINS) * len(TEMPERATURES)) + "|"
     for arm, domains in figures.items():
-        cells = (f"{domains[domain][t].overlap:.3f}" for domain in DOMAINS for t in TEMPERATURES)
+        cells = (_overlap(domains[domain], t) for domain in DOMAINS for t in TEMPERATURES)
         yield f"| {arm} | " + " | ".join(cells) + " |"
+
+
+def _overlap(cells: Mapping[float, Figures], temperature: float) -> str:
+    return f"{cells[temperature].overlap:.3f}" if temperature in cells else "no texts"
 
 
 def _overlap_by_domain(figures: Mapping[str, Mapping[float, Figures]]) -> Iterator[str]:
     yield "| domain | " + " | ".join(f"temperature {t:g}" for t in TEMPERATURES) + " |"
     yield "|---" * (1 + len(TEMPERATURES)) + "|"
     for domain, cells in figures.items():
-        yield f"| {domain} | " + " | ".join(f"{cells[t].overlap:.3f}" for t in TEMPERATURES) + " |"
+        yield f"| {domain} | " + " | ".join(_overlap(cells, t) for t in TEMPERATURES) + " |"
 
 
 def _overlaps(figures: ByCell) -> Iterator[str]:
@@ -117,6 +123,6 @@ def _speeds(figures: ByCell, cost: Costs) -> Iterator[str]:
     yield "| domain | temperature | fastest | ahead of the next by | all |"
     yield "|---|---|---|---|---|"
     for (domain, temperature), ranked in best_arms(figures, cost).items():
-        lead = ranked[0][0] / ranked[1][0] - 1
+        lead = f"{ranked[0][0] / ranked[1][0] - 1:.1%}" if len(ranked) > 1 else "no other"
         everyone = ", ".join(f"{arm} {speed:.2f} ({length})" for speed, length, arm in ranked)
-        yield f"| {domain} | {temperature:g} | {ranked[0][2]} | {lead:.1%} | {everyone} |"
+        yield f"| {domain} | {temperature:g} | {ranked[0][2]} | {lead} | {everyone} |"
