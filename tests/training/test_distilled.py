@@ -8,6 +8,7 @@ import torch
 from model_builders import random_ids, save_model
 from training_parts import tiny_corpus, tiny_target, tiny_texts
 
+from specmesh.draft.ngram_file import load_table
 from specmesh.model.distilled import dequantise, find_draft, load_distilled
 from specmesh.model.spans import Span
 from specmesh.training.distil import DraftPlan, make_drafts
@@ -102,3 +103,11 @@ def test_shipped_drafts_are_whole_and_described(name: str) -> None:
 def test_shipped_weights_take_at_most_32_megabytes() -> None:
     sizes = [(find_draft(name) / "model.safetensors").stat().st_size for name in ("code", "prose", "general")]
     assert sum(sizes) <= 32_000_000
+
+
+@pytest.mark.parametrize("name", ["code", "prose"])
+def test_shipped_tables_are_of_the_drafts_vocabulary(name: str) -> None:
+    table = load_table(find_draft(name).parent / "tables" / f"{name}.npz")
+    assert [level.length for level in table.levels] == [2, 1, 0]
+    assert table.vocabulary_size == 49152
+    assert table.tokenizer_digest
