@@ -3,6 +3,7 @@
 Verifier, draft and router are processes of their own. The time of a step that is neither the target's forward nor its
 verify kernel is overhead: router, both wires, queues, and the table draft's look-up of four tokens. With many sessions
 a step also waits for the others' turns, so `ms_of_wall_clock_per_step` says what a step costs when the machine is full.
+`bare_echo_ms` is what two bare streams cost in the same run: the floor.
 Prints JSON.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from bare_echo import bare_echo_ms
 from measure import machine, percentiles
 
 from specmesh.client import AsyncClient, Generation
@@ -178,6 +180,7 @@ def main() -> None:
             results += found
     report = {
         "machine": machine(),
+        "bare_echo_ms": bare_echo_ms(),
         "router_idle_mb": {"measured": round(idle, 1), "target": TARGET_IDLE_MB},
         "target_p50_ms_at_1_session": {str(key): value for key, value in TARGET_MS.items()},
         "results": results,

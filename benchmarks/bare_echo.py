@@ -1,0 +1,73 @@
+"""The floor under a step: a bare grpc.aio stream that echoes 100 bytes, to one process and to two in turn.
+
+What Python's gRPC costs on this machine at this moment; the mesh's own overhead is to be read beside it. Prints JSON.
+"""
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+
+METHOD = "/bare.Echo/Echo"
+WARM_UP, ROUNDS = 500, 2500
+SERVE = "serve"
+
+
+async def _echo(messages: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
+    async for message in messages:
+        await context.write(message)
+
+
+async def serve() -> None:
+    """Echo until killed; the port is the one line of output."""
+    server = grpc.aio.server()
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(_echo)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare.Echo", {"Echo": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(port, flush=True)
+    await server.wait_for_termination()
+
+
+async def round_trips(ports: list[int]) -> float:
+    """Median milliseconds to ask every port once, one after the other."""
+    channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}") for port in ports]
+    calls: list[grpc.aio.StreamStreamCall[bytes, bytes]] = [channel.stream_stream(METHOD)() for channel in channels]
+    spent = []
+    for _ in range(WARM_UP + ROUNDS):
+        began = time.perf_counter()
+        for call in calls:
+            await call.write(bytes(100))
+            await call.read()
+        spent.append(time.perf_counter() - began)
+    for call, channel in zip(calls, channels, strict=True):
+        call.cancel()
+        await channel.close()
+    return statistics.median(spent[WARM_UP:]) * 1e3
+
+
+def bare_echo_ms() -> dict[str, float]:
+    """Median milliseconds of one hop and of two."""
+    command = [sys.executable, __file__, SERVE]
+    servers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        ports = [int(server.stdout.readline()) for server in servers if server.stdout is not None]
+        one, two = (asyncio.run(round_trips(ports[:hops])) for hops in (1, 2))
+    finally:
+        for server in servers:
+            server.kill()
+            server.communicate()
+    return {"one_hop": round(one, 4), "two_hops": round(two, 4)}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == [SERVE]:
+        asyncio.run(serve())
+    else:
+        print(json.dumps(bare_echo_ms(), indent=2))
