@@ -12,6 +12,7 @@ import grpc.aio
 from specmesh.router.config import DraftsConfig, PoolConfig, RouterConfig, SessionsConfig
 from specmesh.router.registration import Target
 from specmesh.router.verifier_replica import TokenizerFiles
+from specmesh.runtime.contract import CONTRACT_VERSION
 from specmesh.runtime.streams import channel
 from specmesh.runtime.types import ServiceInfo
 from specmesh.runtime.wire import service_info_to_proto
@@ -262,3 +263,18 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 def other(info: ServiceInfo, **changes: Any) -> ServiceInfo:
     """The same but for the changes."""
     return replace(info, **changes)
+
+
+def scripted_info(max_context_tokens: int) -> ServiceInfo:
+    """What a scripted verifier or draft says of itself beside real processes."""
+    return ServiceInfo(
+        contract_version=CONTRACT_VERSION,
+        model_digest="c" * 64,
+        tokenizer_digest="",
+        vocabulary_size=10_000,
+        max_context_tokens=max_context_tokens,
+        kind="table",
+        model_name="scripted",
+        build="test",
+        max_block_length=8,
+    )

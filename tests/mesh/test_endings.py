@@ -10,26 +10,14 @@ import grpc.aio
 import pytest
 from mesh_calls import Generation, arms_of, at_most, generate, refused, request, router_at, wait_ready
 from mesh_processes import Running, Service
-from router_fakes import FakeDraft, FakeVerifier, Send, drafted, ended, serving, until, well_behaved
+from router_fakes import FakeDraft, FakeVerifier, Send, drafted, ended, scripted_info, serving, until, well_behaved
 
-from specmesh.runtime.contract import CONTRACT_VERSION
-from specmesh.runtime.types import ServiceInfo
 from specmesh.v1 import draft_service_pb2 as draft_pb
 from specmesh.v1 import router_service_pb2 as pb
 from specmesh.v1 import verifier_service_pb2 as verifier_pb
 from specmesh.v1.router_service_pb2_grpc import RouterServiceStub
 
-INFO = ServiceInfo(
-    contract_version=CONTRACT_VERSION,
-    model_digest="c" * 64,
-    tokenizer_digest="",
-    vocabulary_size=10_000,
-    max_context_tokens=10_000,
-    kind="table",
-    model_name="scripted",
-    build="test",
-    max_block_length=8,
-)
+INFO = scripted_info(max_context_tokens=10_000)
 
 
 def router_of(mesh: Running, verifiers: Sequence[str], pools: Sequence[dict[str, object]]) -> Service:

@@ -7,23 +7,11 @@ import grpc
 import pytest
 from mesh_calls import refused, request, router_at
 from mesh_processes import Running, Service
-from router_fakes import FakeVerifier, Send, plain_step, serving, step_failure, until
+from router_fakes import FakeVerifier, Send, plain_step, scripted_info, serving, step_failure, until
 
-from specmesh.runtime.contract import CONTRACT_VERSION
-from specmesh.runtime.types import ServiceInfo
 from specmesh.v1 import verifier_service_pb2 as verifier_pb
 
-INFO = ServiceInfo(
-    contract_version=CONTRACT_VERSION,
-    model_digest="c" * 64,
-    tokenizer_digest="",
-    vocabulary_size=10_000,
-    max_context_tokens=1_000,
-    kind="table",
-    model_name="scripted",
-    build="test",
-    max_block_length=8,
-)
+INFO = scripted_info(max_context_tokens=1_000)
 
 
 @pytest.mark.parametrize("succeeds", [True, False])
