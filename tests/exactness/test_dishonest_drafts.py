@@ -1,9 +1,12 @@
 """Drafts that lie, know too much, or are the target itself."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 from law_harness import Drafting, Simulation, Tables, random_tables
+from router_parts import INFO, make_plan
 from torch import Tensor
 
 from specmesh.kernels.inputs import VerifyInput
@@ -11,6 +14,7 @@ from specmesh.kernels.ops import verify
 from specmesh.kernels.reference.batch import VerifyBatch, VerifyResult
 from specmesh.kernels.reference.philox import key_tensor, philox, uniform_from_words
 from specmesh.kernels.reference.verify import verify_batch
+from specmesh.router.session import Session
 from specmesh.runtime.contract import ROW_TOTAL, Purpose
 from specmesh.runtime.philox import draft_draws
 from specmesh.runtime.rows import check_block, draw_from_row, encode_row
@@ -21,12 +25,12 @@ DRAWS = 20_000
 START = 3
 
 
-def shares(tokens: list[int], rule: Rule, *, rows: bool, first_key: int = 0) -> list[float]:
-    """Of the first emitted token when token `tokens[key]` is drafted, unchecked."""
+def shares(tokens: list[int], rule: Rule, *, rows: bool, keys: Sequence[int] = range(DRAWS)) -> list[float]:
+    """Of the first emitted token when each token is drafted, unchecked, under the verify key beside it."""
     row = (np.arange(3, dtype=np.uint32), np.array([1, ROW_TOTAL - 2, 1], dtype=np.uint32))
     items = [
-        VerifyInput(START, [token], [row] if rows else [], Sampling(), rule, first_key + key)
-        for key, token in enumerate(tokens)
+        VerifyInput(START, [token], [row] if rows else [], Sampling(), rule, key)
+        for key, token in zip(keys, tokens, strict=True)
     ]
     outcomes = verify(torch.tensor(LAW).log().repeat(2 * len(tokens), 1), items, vocabulary_size=3)
     firsts = [t if o.num_accepted else o.next_token for t, o in zip(tokens, outcomes, strict=True)]
@@ -70,8 +74,22 @@ def test_a_draft_that_knew_the_accept_uniforms_could_steer_them(rule: Rule) -> N
     assert shares(ignorant, rule, rows=False) == pytest.approx(LAW, abs=0.015)
 
 
-def uniforms(keys: range) -> Tensor:
+def uniforms(keys: Sequence[int]) -> Tensor:
     return uniform_from_words(philox(key_tensor(keys), (START, 0, int(Purpose.ACCEPT), 0))[0])
+
+
+@pytest.mark.parametrize("rule", [Rule.BLOCK, Rule.TOKEN])
+def test_what_a_draft_is_sent_tells_it_nothing_of_the_accept_uniforms(rule: Rule) -> None:
+    """C37: a draft takes its key for the verifier's. With one shared seed it would be, and give [0, .36, .64]."""
+    random = np.random.default_rng(4)
+    plan = make_plan(rule=rule)
+    sessions = [
+        Session(plan, session_id=n, target=INFO, draw_key=lambda: int(random.integers(2**63))) for n in range(DRAWS)
+    ]
+    believed = uniforms([session.ask(0, 1, 0).draft_key for session in sessions])
+    specs = [session.spec(session_id=1, peer="p", lease_ms=1, priority=0) for session in sessions]
+    steering = torch.where(believed >= LAW[1], 1, 0).tolist()
+    assert shares(steering, rule, rows=False, keys=[spec.verify_key for spec in specs]) == pytest.approx(LAW, abs=0.015)
 
 
 def test_under_coupled_knowing_everything_steers_nothing() -> None:

@@ -39,6 +39,15 @@ def test_a_token_the_target_never_says_is_rejected_even_at_u_0() -> None:
         assert scores.exp().tolist() == [0, 1, 0, 0]
 
 
+def test_a_token_outside_its_own_row_is_never_kept() -> None:
+    """C5: T = 1e-6 where D = 0 is no ratio of infinity, at whatever offset and uniform."""
+    target, inside, outside = [[0.5, 1e-6, 0.499999]] * 3, [0.5, 0.0, 0.5], 1
+    for tokens, kept in (([outside], 0), ([0, outside], 1), ([outside, 0], 0)):
+        probs = probs_of(target, [inside] * len(tokens), tokens)
+        for decide in (decide_token, decide_block):
+            assert outcome(decide(probs, torch.zeros(1, len(tokens))))[0] == kept
+
+
 def residual(target: list[float], draft: list[float], decision: Decision) -> Tensor:
     entries = [i for i, d in enumerate(draft) if d > 0]
     row = (

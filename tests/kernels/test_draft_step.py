@@ -170,6 +170,20 @@ def test_a_head_over_a_subset_is_a_whole_head_with_the_rest_masked(rule: Rule, t
     assert all(math.isfinite(score) for score, _ in scores)
 
 
+@pytest.mark.parametrize("rule", [Rule.BLOCK, Rule.COUPLED])
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 1.7])
+def test_the_padding_of_a_whole_head_is_neither_drafted_nor_scored(rule: Rule, temperature: float) -> None:
+    """C14: real vocabulary 4, draft head 5 wide, and its padding has the largest logit."""
+    logits = torch.tensor([1.0, 2.0, 3.0, 0.0, 9.0]).expand(200, -1)
+    items = [ask(Sampling(temperature=temperature), rule, key=key) for key in range(200)]
+    padded, cut = (draft_step(each, items, vocabulary_size=4) for each in (logits, logits[:, :4].contiguous()))
+    assert padded == cut
+    assert max(token.token_id for token in padded) <= 3
+    tokens = [token.token_id for token in cut]
+    scores = (score_tokens(each, items, tokens, vocabulary_size=4) for each in (logits, logits[:, :4].contiguous()))
+    assert next(scores) == next(scores)
+
+
 def test_penalties_and_bias_reach_the_draft() -> None:
     sampling = Sampling(temperature=0, frequency_penalty=0.5)
     logits = torch.tensor([[1.0, 0.9]])

@@ -10,8 +10,8 @@ from torch import Tensor
 from specmesh.kernels.inputs import DraftInput, VerifyInput, VerifyOutcome
 from specmesh.kernels.ops import draft_step, verify
 from specmesh.runtime.contract import ROW_TOTAL
-from specmesh.runtime.rows import RowArrays, check_block, decode_row
-from specmesh.runtime.types import Rule, Sampling
+from specmesh.runtime.rows import RowArrays, check_block, decode_row, encode_row
+from specmesh.runtime.types import BlockRefusal, Rule, Sampling
 
 DRAWS = 10_000
 RULES = [Rule.BLOCK, Rule.TOKEN, Rule.COUPLED]
@@ -121,12 +121,12 @@ def test_the_residual_is_drawn_with_a_number_of_its_own(rule: Rule) -> None:
 
 
 def test_a_token_outside_its_own_row_is_a_bad_block() -> None:
-    """C5: T = 1e-6 where D = 0 would be a ratio of infinity; the check before the kernel refuses it."""
-    ids, weights = row_of(0.5, 0.5)
-    refusal, _ = check_block(
-        [2], [np.concatenate((ids, weights)).tobytes()], vocabulary_size=3, draft_key=1, block_start=3
-    )
-    assert refusal is not None
+    """C5: T = 1e-6 where D = 0: the check before the kernel refuses it, wherever the draw falls."""
+    row = row_of(0.5, 0.0, 0.5)
+    refused = {
+        check_block([1], [encode_row(*row)], vocabulary_size=3, draft_key=key, block_start=3)[0] for key in range(20)
+    }
+    assert refused == {BlockRefusal.TOKEN_OUT_OF_ROW}
 
 
 @pytest.mark.parametrize("rule", RULES)

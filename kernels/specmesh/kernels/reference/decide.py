@@ -63,8 +63,9 @@ def decide_block(probs: BlockProbs, uniforms: Tensor) -> Decision:
 
 
 def _ratio(probs: BlockProbs) -> Tensor:
-    """T / D of the drafted tokens; 0 in the padding. D >= 2^-24 for a token of its own row."""
-    return torch.where(_counts(probs), probs.target_probs / probs.draft_probs, 0.0)
+    """T / D of the drafted tokens; 0 in the padding, and for a token outside its own row, which no check lets pass."""
+    inside = _counts(probs) & (probs.draft_probs > 0)
+    return torch.where(inside, probs.target_probs / probs.draft_probs, 0.0)
 
 
 def _counts(probs: BlockProbs) -> Tensor:
