@@ -105,8 +105,8 @@ async def test_a_pool_that_is_barred_gets_nothing_of_a_context(mesh: Running) ->
     """C42: by identity and by request; all that the pool is ever sent is the router's own probe."""
     fakes = {"open": FakeDraft(info(), propose_zero), "barred": FakeDraft(info(model_digest="e" * 64), propose_zero)}
     callers = [
-        {"name": "team", "token": "t1", "pools": ["open"], "roles": ["debug", "operator"]},
-        {"name": "root", "token": "t2", "roles": ["debug", "operator"]},
+        {"name": "team", "token": "t1", "pools": ["open"], "roles": ["client", "debug", "operator"]},
+        {"name": "root", "token": "t2", "roles": ["client", "debug", "operator"]},
     ]
     async with router_over(mesh, fakes, callers=callers, policy__settings__fixed_arm="barred") as stub:
         team, root = ({"metadata": (("authorization", f"Bearer {token}"),)} for token in ("t1", "t2"))

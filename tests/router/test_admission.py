@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from router_parts import INFO, TARGET
 
-from specmesh.router.callers import Caller, Callers, NotAuthenticated
+from specmesh.router.callers import Caller
 from specmesh.router.config import CallerConfig, PoolConfig, RouterConfig
 from specmesh.router.discovery import Fleet
 from specmesh.router.limits import CallerQuota, Gate
 from specmesh.router.registration import draft_fault, needs_vocabulary
-from specmesh.runtime.errors import NotAllowed, Overloaded, QuotaExceeded
+from specmesh.runtime.errors import Overloaded, QuotaExceeded
 from specmesh.runtime.types import ServiceInfo
 
 POOLS = (PoolConfig(name="a", addresses=("x:1",)), PoolConfig(name="b", addresses=("x:2",)))
@@ -91,28 +91,6 @@ def test_one_caller_cannot_take_it_all() -> None:
     assert caught.value.retry_after == 1.5
     with quota.hold(one):
         pass
-
-
-def test_without_callers_everybody_may_do_everything() -> None:
-    caller = Callers(config()).identify({}, "ipv4:10.0.0.1:555")
-    assert caller.pools == {"a", "b"}
-    caller.require("operator")
-    assert Callers(config()).identify({}, "ipv4:10.0.0.1:556").name == caller.name
-
-
-def test_a_token_names_its_caller_and_grants() -> None:
-    """C42: a caller's contexts reach its own pools only."""
-    callers = Callers(
-        config(callers=(CallerConfig(name="team", token="secret", pools=("a",), roles=frozenset({"debug"})),))
-    )
-    caller = callers.identify({"authorization": "Bearer secret"}, "p")
-    assert (caller.name, caller.pools) == ("team", {"a"})
-    caller.require("debug")
-    with pytest.raises(NotAllowed, match="operator"):
-        caller.require("operator")
-    for metadata in ({}, {"authorization": "Bearer wrong"}, {"authorization": b"Bearer secret"}):
-        with pytest.raises(NotAuthenticated):
-            callers.identify(metadata, "p")
 
 
 def test_configuration_refuses_pools_that_are_not_there() -> None:

@@ -5,6 +5,8 @@ import logging
 import sys
 from functools import partial
 
+import grpc.aio
+
 from specmesh.router.config import RouterConfig
 from specmesh.router.drafts import Drafts
 from specmesh.router.limits import Gate
@@ -19,6 +21,7 @@ from specmesh.runtime.config import ConfigError
 from specmesh.runtime.launch import run_service
 from specmesh.runtime.serving import MeshServer, announce_ready
 from specmesh.runtime.streams import channel
+from specmesh.runtime.tls import check_client_files
 from specmesh.v1 import router_service_pb2_grpc as pb_grpc
 
 _log = logging.getLogger(__name__)
@@ -28,18 +31,26 @@ class Router:
     """The parts of a router, put together. Create it inside the running event loop."""
 
     def __init__(self, config: RouterConfig) -> None:
-        connect = partial(
-            channel,
-            tls=config.tls,
-            keepalive_seconds=config.server.keepalive_seconds,
-            max_message_bytes=config.server.max_message_bytes,
-        )
+        if config.tls is not None:
+            check_client_files(config.tls, "tls")
         limits = config.limits
         gate = Gate("limits.max_sessions", limits.max_sessions, limits.max_queued, limits.retry_seconds)
-        self.drafts = Drafts(config, connect=connect)
-        self.verifiers = Verifiers(config, connect=connect, retarget=self._retarget)
+        self._config = config
+        self.drafts = Drafts(config, connect=self._connect)
+        connect_verifier = partial(self._connect, server_name=config.verifier_server_name)
+        self.verifiers = Verifiers(config, connect=connect_verifier, retarget=self._retarget)
         mesh = Mesh(_policy(config), self.drafts, self.verifiers, num_sessions=lambda: gate.num_inside)
         self.servicer = RouterServicer(config, mesh, gate)
+
+    def _connect(self, address: str, server_name: str | None = None) -> grpc.aio.Channel:
+        """With the certificates as they are now: whoever reconnects follows their rotation."""
+        tls = self._config.tls
+        if tls is not None and server_name is not None:
+            tls = tls.model_copy(update={"server_name": server_name})
+        server = self._config.server
+        return channel(
+            address, tls=tls, keepalive_seconds=server.keepalive_seconds, max_message_bytes=server.max_message_bytes
+        )
 
     def _retarget(self, target: Target, files: TokenizerFiles) -> None:
         if self.servicer.tokenizer is not None:

@@ -1,16 +1,23 @@
 """Who calls, and what a caller may do. The seam for stronger authentication: `Callers.identify` is all that is used."""
 
+import hashlib
 import hmac
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import grpc
 
-from specmesh.router.config import RouterConfig
+from specmesh.router.config import CallerConfig, RouterConfig
+from specmesh.runtime.config import ConfigError
 from specmesh.runtime.errors import NotAllowed
+from specmesh.runtime.reloading import Reloaded
 
-DEBUG, OPERATOR = "debug", "operator"
-ALL_ROLES = frozenset({DEBUG, OPERATOR})
+CLIENT, DEBUG, OPERATOR = "client", "debug", "operator"
+ALL_ROLES = frozenset({CLIENT, DEBUG, OPERATOR})
+MIN_TOKEN_BYTES = 16
+"""Of tokens in files; shorter ones are slips."""
 
 
 class NotAuthenticated(NotAllowed):
@@ -36,34 +43,87 @@ class Caller:
 
 
 class Callers:
-    """Callers of a configuration, by bearer token. Without any, everybody has all roles and all pools."""
+    """Callers of a configuration, by bearer token or certificate. Without any, everybody has all roles and pools."""
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` decides when token files are looked at again. Raises `ConfigError` for one that cannot be used."""
         self._all_pools = frozenset(pool.name for pool in config.pools)
         self._default_sessions = config.limits.max_sessions_per_caller
-        self._by_token = [
-            (
-                caller.token.get_secret_value().encode(),
-                Caller(
-                    name=caller.name,
-                    pools=self._all_pools if caller.pools is None else frozenset(caller.pools),
-                    roles=caller.roles,
-                    max_priority=caller.max_priority,
-                    max_sessions=caller.max_sessions or self._default_sessions,
-                ),
-            )
-            for caller in config.callers
-        ]
+        self._known = [(self._caller(caller), CallerTokens(caller, clock)) for caller in config.callers]
+        self._by_identity = {
+            identity: caller
+            for (caller, _), settings in zip(self._known, config.callers, strict=True)
+            for identity in settings.identities
+        }
 
-    def identify(self, metadata: Mapping[str, str | bytes], peer: str) -> Caller:
-        """The caller behind a call's metadata. Raises `NotAuthenticated`."""
-        if not self._by_token:
+    def _caller(self, settings: CallerConfig) -> Caller:
+        return Caller(
+            name=settings.name,
+            pools=self._all_pools if settings.pools is None else frozenset(settings.pools),
+            roles=settings.roles,
+            max_priority=settings.max_priority,
+            max_sessions=settings.max_sessions or self._default_sessions,
+        )
+
+    def identify(
+        self, metadata: Mapping[str, str | bytes], peer: str, identities: frozenset[str] = frozenset()
+    ) -> Caller:
+        """The caller behind a call's metadata or its peer's certificate. Raises `NotAuthenticated`.
+
+        A token that is given must be right, whatever the certificate says.
+        """
+        if not self._known:
             host = peer.rpartition(":")[0]
             return Caller(f"host {host}", self._all_pools, max_sessions=self._default_sessions)
-        header = metadata.get("authorization", "")
-        given = (header if isinstance(header, str) else "").removeprefix("Bearer ").encode()
-        # Every token is compared, so that the time says nothing about which one was nearly right.
-        found = [caller for token, caller in self._by_token if hmac.compare_digest(token, given)]
+        if "authorization" in metadata:
+            found = self._by_token(metadata["authorization"])
+        else:
+            found = [self._by_identity[each] for each in sorted(identities & self._by_identity.keys())]
         if not found:
             raise NotAuthenticated("authorization: a bearer token of a known caller is needed")
         return found[0]
+
+    def _by_token(self, header: str | bytes) -> list[Caller]:
+        given = (header if isinstance(header, str) else "").removeprefix("Bearer ").encode()
+        digest = hashlib.sha256(given).digest()
+        # Every token is compared, so that the time says nothing about which one was nearly right.
+        return [caller for caller, tokens in self._known if tokens.match(digest)]
+
+
+class CallerTokens:
+    """SHA-256 digests of one caller's tokens: of equal length, so that comparing them tells nothing of theirs."""
+
+    def __init__(self, settings: CallerConfig, clock: Callable[[], float]) -> None:
+        """Raises `ConfigError`: a service should not start with a caller that cannot call."""
+        self._file: Reloaded[tuple[bytes, ...]] | None = None
+        self._fixed: tuple[bytes, ...] = ()
+        if settings.token is not None:
+            self._fixed = (_digest(settings.token.get_secret_value().encode()),)
+        elif settings.token_file is not None:
+            path = settings.token_file
+            try:
+                self._file = Reloaded([path], lambda: _read_tokens(path), clock=clock)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"callers.token_file: {path}: {error}") from None
+            if not self._file.value:
+                raise ConfigError(f"callers.token_file: {path} holds no token, or is not there")
+
+    def match(self, digest: bytes) -> bool:
+        """Whether it is that of one of the tokens; takes as long whichever it is."""
+        tokens = self._file.value if self._file is not None else self._fixed
+        return sum(hmac.compare_digest(token, digest) for token in tokens) > 0
+
+
+def _read_tokens(path: Path) -> tuple[bytes, ...]:
+    """Raises OSError, or ValueError for a token that could be guessed."""
+    try:
+        lines = path.read_bytes().split()
+    except FileNotFoundError:
+        return ()
+    if any(len(line) < MIN_TOKEN_BYTES for line in lines):
+        raise ValueError(f"a token needs {MIN_TOKEN_BYTES} characters")
+    return tuple(_digest(line) for line in lines)
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()

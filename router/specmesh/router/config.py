@@ -1,5 +1,6 @@
 """What a router can be told."""
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
@@ -17,6 +18,8 @@ class PoolConfig(ConfigModel):
     addresses: tuple[str, ...] = Field(min_length=1)
     """`host:port`, or `dns:///name:port` for every address behind a name."""
     trust: Literal["full", "untrusted"] = "full"
+    server_name: str | None = None
+    """Name that a certificate of this pool must have, instead of `tls.server_name`."""
 
 
 class PolicyConfig(ConfigModel):
@@ -75,16 +78,33 @@ class LimitsConfig(ConfigModel):
 
 
 class CallerConfig(ConfigModel):
-    """One caller known by a bearer token. Where no caller is configured everybody may do everything."""
+    """One caller, known by a bearer token or by a certificate. Where none is configured everybody may do everything."""
 
     name: str = Name
-    token: SecretStr
+    token: SecretStr | None = None
+    token_file: Path | None = None
+    """Tokens, one a line: while one replaces another both hold. Read again when it changes; a file that is gone, or
+    empty, revokes them.
+    """
+    identities: tuple[str, ...] = ()
+    """DNS names and URIs of client certificates (`server.tls.client_ca_file`)."""
     pools: tuple[str, ...] | None = None
     """Pools that this caller's contexts may reach; absent: all."""
-    roles: frozenset[Literal["debug", "operator"]] = frozenset()
+    roles: frozenset[Literal["client", "debug", "operator"]] = frozenset({"client"})
+    """`client` generates, `debug` also gets reports of every step, `operator` lists the arms."""
     max_priority: int = Field(default=0, ge=-10, le=10)
     max_sessions: int | None = Field(default=None, ge=1)
     """Instead of limits.max_sessions_per_caller."""
+
+    @model_validator(mode="after")
+    def _can_be_known(self) -> Self:
+        if self.token is not None and self.token_file is not None:
+            raise ValueError("token and token_file exclude each other")
+        if self.token is None and self.token_file is None and not self.identities:
+            raise ValueError("one of token, token_file and identities is needed to know the caller by")
+        if self.token is not None and not self.token.get_secret_value():
+            raise ValueError("token: is empty")
+        return self
 
 
 class RouterConfig(ConfigModel):
@@ -94,6 +114,8 @@ class RouterConfig(ConfigModel):
     log: LogConfig = LogConfig()
     tls: ClientTls | None = None
     """Towards verifiers and drafts."""
+    verifier_server_name: str | None = None
+    """Name that a verifier's certificate must have, instead of `tls.server_name`: a draft must not pass for one."""
     verifiers: tuple[str, ...] = Field(min_length=1)
     pools: tuple[PoolConfig, ...] = ()
     model_name: str = ""
@@ -116,4 +138,17 @@ class RouterConfig(ConfigModel):
         unknown = {pool for caller in self.callers for pool in caller.pools or ()} - set(names)
         if unknown:
             raise ValueError(f"callers: no such pool: {', '.join(sorted(unknown))}")
+        return self
+
+    @model_validator(mode="after")
+    def _certificates_have_an_authority(self) -> Self:
+        if self.tls is None and (self.verifier_server_name or any(pool.server_name for pool in self.pools)):
+            raise ValueError("verifier_server_name and pools.server_name have no meaning without tls")
+        if any(caller.identities for caller in self.callers) and not (
+            self.server.tls and self.server.tls.client_ca_file
+        ):
+            raise ValueError("callers.identities: needs server.tls.client_ca_file")
+        names = [name for caller in self.callers for name in (*caller.identities, f"name {caller.name}")]
+        if len(set(names)) != len(names):
+            raise ValueError("callers: two callers have the same name or identity")
         return self

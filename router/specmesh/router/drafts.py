@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -74,7 +75,7 @@ class Drafts:
         self,
         config: RouterConfig,
         *,
-        connect: Callable[[str], grpc.aio.Channel],
+        connect: Callable[..., grpc.aio.Channel],
         clock: Callable[[], float] = time.monotonic,
         resolve: Resolve = resolve_name,
     ) -> None:
@@ -120,7 +121,7 @@ class Drafts:
             return DraftReplica(
                 pool.name,
                 address,
-                connect=self._connect,
+                connect=partial(self._connect, server_name=pool.server_name) if pool.server_name else self._connect,
                 target=target,
                 health=ReplicaHealth(cooldown),
                 probe_seconds=settings.block_deadline_ms / 1000,

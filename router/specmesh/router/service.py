@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
-from specmesh.router.callers import OPERATOR, Caller, Callers
+from specmesh.router.callers import CLIENT, OPERATOR, Caller, Callers
 from specmesh.router.config import RouterConfig
 from specmesh.router.generation import generate
 from specmesh.router.limits import CallerQuota, Gate
@@ -26,6 +26,7 @@ from specmesh.router.text import Tokenizer
 from specmesh.runtime.errors import InvalidValue, NoVerifier, UnknownModel
 from specmesh.runtime.logs import log_context
 from specmesh.runtime.philox import draw_key
+from specmesh.runtime.tls import peer_identities
 from specmesh.runtime.unknown_fields import refuse_unknown_fields
 from specmesh.runtime.wire import RULE_TO_PROTO
 from specmesh.v1 import router_service_pb2 as pb
@@ -71,7 +72,8 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """One generation. Raises a `MeshError` that says what is wrong with the request, or why it cannot be served."""
         metadata = _metadata(context)
-        caller = self._callers.identify(metadata, context.peer())
+        caller = self._identify(context)
+        caller.require(CLIENT)
         until = self._deadline(context)
         offer = self._offer()
         plan = await _plan(request, caller, offer)
@@ -97,6 +99,9 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
         finally:
             steps.cancel()
             await asyncio.gather(steps, return_exceptions=True)
+
+    def _identify(self, context: "Context") -> Caller:
+        return self._callers.identify(_metadata(context), context.peer(), peer_identities(context.auth_context()))
 
     def _offer(self) -> Offer:
         target = self._mesh.verifiers.target
@@ -135,7 +140,7 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
     ) -> pb.ListModelsResponse:
         """The target served."""
         refuse_unknown_fields(request)
-        self._callers.identify(_metadata(context), context.peer())
+        self._identify(context)
         target = self._offer().target
         model = pb.Model(
             name=target.name,
@@ -151,7 +156,7 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
     ) -> pb.ListDraftsResponse:
         """Every arm. Needs the operator role."""
         refuse_unknown_fields(request)
-        self._callers.identify(_metadata(context), context.peer()).require(OPERATOR)
+        self._identify(context).require(OPERATOR)
         if request.model not in ("", self._offer().target.name):
             raise UnknownModel("model: not served here; ListModels names what is")
         return pb.ListDraftsResponse(arms=list_arms(self._mesh.drafts, time.monotonic()))

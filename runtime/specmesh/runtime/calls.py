@@ -1,4 +1,4 @@
-"""The interceptor between gRPC and the servicers: errors to status, draining, the limit of concurrent calls.
+"""The interceptor between gRPC and the servicers: who may call, errors to status, draining, the limit of calls.
 
 A servicer raises; only this file knows how a failure looks on the wire.
 """
@@ -6,19 +6,22 @@ A servicer raises; only this file knows how a failure looks on the wire.
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import grpc.aio
 
+from specmesh.runtime.access import Access
 from specmesh.runtime.errors import Draining, MeshError, Overloaded
 from specmesh.runtime.status import error_metadata
 
 _log = logging.getLogger(__name__)
 
-ALWAYS_ANSWERED = ("/grpc.health.v1.Health/", "/grpc.reflection.", "/grpc.channelz.")
+HEALTH = "/grpc.health.v1.Health/"
+"""Open to every peer."""
+ALWAYS_ANSWERED = (HEALTH, "/grpc.reflection.", "/grpc.channelz.")
 """Methods that answer whatever the load, and during a drain."""
 
 if TYPE_CHECKING:
@@ -63,10 +66,11 @@ class CallCounter:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every handler: counts the call, maps what it raises."""
+    """Wraps every handler: checks the peer, counts the call, maps what it raises."""
 
-    def __init__(self, counter: CallCounter) -> None:
+    def __init__(self, counter: CallCounter, access: Access) -> None:
         self._counter = counter
+        self._access = access
 
     async def intercept_service(
         self,
@@ -76,7 +80,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """The handler of the method, wrapped; None (UNIMPLEMENTED) stays None."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None or method.startswith(ALWAYS_ANSWERED):
+        if handler is None or method.startswith(HEALTH):
+            return handler
+        if method.startswith(ALWAYS_ANSWERED) and not self._access.restricted:
             return handler
         return self._wrapped(handler, method)
 
@@ -88,14 +94,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         behaviour = wrap(getattr(handler, name), method, long_lived)
         return handler._replace(**{name: behaviour})  # type: ignore[attr-defined, no-any-return]
 
+    @contextmanager
+    def _admitted(self, method: str, context: "Context", *, long_lived: bool) -> Iterator[None]:
+        """While a call lasts. Raises `NotAllowed`, `Draining` or `Overloaded`."""
+        self._access.check(method, context.auth_context())
+        if method.startswith(ALWAYS_ANSWERED):
+            yield
+            return
+        self._counter.enter(long_lived=long_lived)
+        try:
+            yield
+        finally:
+            self._counter.leave(long_lived=long_lived)
+
     def _single(self, behaviour: Callable[..., Any], method: str, long_lived: bool) -> Callable[..., Any]:
         async def call(request: object, context: "Context") -> object:
             try:
-                self._counter.enter(long_lived=long_lived)
-                try:
+                with self._admitted(method, context, long_lived=long_lived):
                     return await behaviour(request, context)
-                finally:
-                    self._counter.leave(long_lived=long_lived)
             except Exception as error:  # noqa: BLE001  the last stop before the wire: every failure gets a status
                 await _abort(context, error, method)
 
@@ -104,8 +120,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _stream(self, behaviour: Callable[..., Any], method: str, long_lived: bool) -> Callable[..., Any]:
         async def call(request: object, context: "Context") -> AsyncIterator[object]:
             try:
-                self._counter.enter(long_lived=long_lived)
-                try:
+                with self._admitted(method, context, long_lived=long_lived):
                     answer = behaviour(request, context)
                     if inspect.iscoroutine(answer):  # a servicer that writes to the context itself
                         await answer
@@ -113,8 +128,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     async with aclosing(answer) as responses:
                         async for response in responses:
                             yield response
-                finally:
-                    self._counter.leave(long_lived=long_lived)
             except Exception as error:  # noqa: BLE001  the last stop before the wire: every failure gets a status
                 await _abort(context, error, method)
 

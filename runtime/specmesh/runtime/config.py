@@ -8,7 +8,7 @@ A value that starts with `[`, `{` or a quote is read as TOML, anything else as t
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -26,7 +26,9 @@ class ConfigModel(BaseModel):
 
 
 class TlsConfig(ConfigModel):
-    """PEM files of a server. With `client_ca_file`, a client must show a certificate signed by it."""
+    """PEM files of a server, read again when they change. With `client_ca_file`, a client must show a certificate
+    signed by it.
+    """
 
     cert_file: Path
     key_file: Path
@@ -64,6 +66,18 @@ class ServerConfig(ConfigModel):
     reflection: bool = False
     channelz: bool = False
     tls: TlsConfig | None = None
+    health_port: int | None = Field(default=None, ge=0, le=65535)
+    """A second port without TLS that answers `grpc.health.v1` and nothing else, for probes that have no certificate."""
+    allow: dict[Annotated[str, Field(pattern=r"^(\*|[\w.]+/(\*|\w+))$")], tuple[str, ...]] = Field(default_factory=dict)
+    """Identities (DNS names and URIs of a client's certificate) by `package.Service/Method`, `package.Service/*` or
+    `*`; the closest entry holds. Empty: whoever connects may call everything.
+    """
+
+    @model_validator(mode="after")
+    def _allowed_peers_can_be_known(self) -> Self:
+        if self.allow and (self.tls is None or self.tls.client_ca_file is None):
+            raise ValueError("allow: needs tls.client_ca_file, without which nobody knows who calls")
+        return self
 
 
 class LogConfig(ConfigModel):

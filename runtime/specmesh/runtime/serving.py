@@ -13,8 +13,10 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from specmesh.runtime.access import Access
 from specmesh.runtime.calls import CallCounter, CallInterceptor
-from specmesh.runtime.config import ConfigError, ServerConfig, TlsConfig
+from specmesh.runtime.config import ConfigError, ServerConfig
+from specmesh.runtime.tls import server_credentials
 
 _log = logging.getLogger(__name__)
 
@@ -37,10 +39,16 @@ class MeshServer:
         self._becoming_ready: asyncio.Future[None] | None = None
         self.address = ""
         self.draining = self._counter.draining
-        self.grpc: grpc.aio.Server = grpc.aio.server(
-            interceptors=[CallInterceptor(self._counter)], options=_options(config)
-        )
+        self.health_address = ""
+        """Of the plaintext port for probes, if there is one."""
+        access = Access(config.allow, (*self._names, *_debugging_services(config)))
+        interceptors = [CallInterceptor(self._counter, access)]
+        self.grpc: grpc.aio.Server = grpc.aio.server(interceptors=interceptors, options=_options(config))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
+        self._probes: grpc.aio.Server | None = None
+        if config.health_port is not None:
+            self._probes = grpc.aio.server(options=_options(config))
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probes)
         if config.reflection:
             _add_reflection(self.grpc, self._names)
         if config.channelz:
@@ -51,6 +59,9 @@ class MeshServer:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         port = self._bind()
         self.address = f"{self._config.host}:{port}"
+        if self._probes is not None:
+            self.health_address = f"{self._config.host}:{self._bind_probes(self._probes)}"
+            await self._probes.start()
         await self.grpc.start()
         return port
 
@@ -64,6 +75,13 @@ class MeshServer:
             raise ConfigError(
                 f"server.port: cannot listen on {address}; is it in use? (server.port = 0 picks a free port)"
             ) from None
+
+    def _bind_probes(self, probes: grpc.aio.Server) -> int:
+        address = f"{self._config.host}:{self._config.health_port}"
+        try:
+            return probes.add_insecure_port(address)
+        except RuntimeError:
+            raise ConfigError(f"server.health_port: cannot listen on {address}; is it in use?") from None
 
     def set_serving(self) -> None:
         """The model is loaded: health says SERVING from the loop's next turn on, and a signal means to drain."""
@@ -107,6 +125,8 @@ class MeshServer:
     async def stop(self, grace: float) -> None:
         """Stop; calls still open after `grace` seconds are cancelled."""
         await self.grpc.stop(grace)
+        if self._probes is not None:  # last: probes learn of the drain as long as there is one
+            await self._probes.stop(0)
         self._signals.restore()
 
     async def _set_health(self, status: int) -> None:
@@ -118,21 +138,6 @@ def announce_ready(address: str) -> None:
     """The one line on standard output by which a parent process learns the address."""
     sys.stdout.write(json.dumps({"event": "ready", "address": address}) + "\n")
     sys.stdout.flush()
-
-
-def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
-    """Read the files of `tls`. Raises `ConfigError` naming the key of one that cannot be read."""
-    names = ("cert_file", "key_file", "client_ca_file")
-    content: dict[str, bytes | None] = {}
-    for name in names:
-        path = getattr(tls, name)
-        try:
-            content[name] = path.read_bytes() if path else None
-        except OSError as error:
-            raise ConfigError(f"server.tls.{name}: cannot read {path}: {error.strerror}") from None
-    pair = (content["key_file"] or b"", content["cert_file"] or b"")
-    client_ca = content["client_ca_file"]
-    return grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
 
 
 def _options(config: ServerConfig) -> list[tuple[str, int]]:
@@ -147,6 +152,11 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", round(config.min_ping_interval_seconds * 1000)),
         ("grpc.so_reuseport", 0),
     ]
+
+
+def _debugging_services(config: ServerConfig) -> list[str]:
+    reflection = ["grpc.reflection.v1alpha.ServerReflection"] if config.reflection else []
+    return [*reflection, "grpc.channelz.v1.Channelz"] if config.channelz else reflection
 
 
 def _add_reflection(server: grpc.aio.Server, names: tuple[str, ...]) -> None:
