@@ -140,7 +140,7 @@ async def test_health_answers_from_the_first_moment_of_a_slow_load() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["kind=eagle"], "kind: unknown kind of draft, must be one of faulty, hf, lookup, table"),
+        (["kind=eagle"], "kind: unknown kind of draft, must be one of hf, lookup, table"),
         (["drafter.min_match=0"], "drafter.min_match: Input should be greater than or equal to 1"),
     ],
 )

@@ -3,15 +3,17 @@
 import asyncio
 import sys
 import time
+from functools import partial
 
 from specmesh.draft.config import DraftConfig
-from specmesh.draft.drafter import Drafter, make_drafter
+from specmesh.draft.drafter import Drafter, EndsProcess, make_drafter
 from specmesh.draft.engine import DraftEngine
 from specmesh.draft.runner import InlineRunner, Runner, ThreadRunner
 from specmesh.draft.service import SERVICE_NAME, DraftServicer
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.launch import run_service
+from specmesh.runtime.pinning import check_pinned
 from specmesh.runtime.serving import MeshServer, announce_ready
 from specmesh.v1 import draft_service_pb2_grpc as pb_grpc
 
@@ -27,6 +29,8 @@ async def serve(config: DraftConfig) -> None:
         engine = DraftEngine(drafter, config.limits, config.stopping, time.monotonic)
         runner = InlineRunner(engine) if drafter.inline else ThreadRunner(engine)
         servicer.attach(runner, drafter.info, config.limits.max_block_length)
+        if isinstance(drafter, EndsProcess):
+            drafter.end_after(partial(_wait_until_written, servicer, asyncio.get_running_loop()))
         server.set_serving()
         announce_ready(server.address)
         await _serve(server, servicer, runner)
@@ -44,11 +48,18 @@ async def _serve(server: MeshServer, servicer: DraftServicer, runner: Runner) ->
     await runner.stop()
 
 
+def _wait_until_written(servicer: DraftServicer, loop: asyncio.AbstractEventLoop) -> None:
+    """For the engine's thread."""
+    asyncio.run_coroutine_threadsafe(servicer.written(), loop).result()
+
+
 def _load(config: DraftConfig) -> Drafter:
     try:
-        return make_drafter(config.kind, config.drafter)
+        drafter = make_drafter(config.kind, config.drafter)
     except MeshError as error:
         raise ConfigError(error.message) from error
+    check_pinned(config.model_digest, drafter.info.model_digest)
+    return drafter
 
 
 if __name__ == "__main__":

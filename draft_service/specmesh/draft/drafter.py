@@ -4,10 +4,10 @@ Another kind is one more module with a function `make(settings) -> Drafter`, and
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from specmesh.runtime.errors import InvalidValue, MeshError
 from specmesh.runtime.types import DraftAsk, DraftEndReason
@@ -16,9 +16,10 @@ KINDS = {
     "hf": "specmesh.draft.hf",
     "lookup": "specmesh.draft.lookup",
     "table": "specmesh.draft.table",
-    "faulty": "specmesh.draft.faulty",
 }
 """Kind to module; imported when asked for, so that prompt lookup runs without torch."""
+FOR_TESTS = {"faulty": "specmesh.draft.faulty"}
+"""Kinds that no message offers."""
 
 
 # What follows is made or read for every token, and so is not frozen: that alone costs a microsecond.
@@ -130,9 +131,19 @@ class Drafter(Protocol):
         ...
 
 
+@runtime_checkable
+class EndsProcess(Protocol):
+    """A drafter that ends its process in the middle of a block, for tests."""
+
+    def end_after(self, written: Callable[[], None]) -> None:
+        """It calls `written` first, which returns when all that was told before has been written."""
+        ...
+
+
 def make_drafter(kind: str, settings: Mapping[str, Any]) -> Drafter:
     """A drafter of a registered kind. Raises `InvalidValue` for a kind or a setting that does not exist."""
-    if kind not in KINDS:
+    module = (KINDS | FOR_TESTS).get(kind)
+    if module is None:
         raise InvalidValue("kind", f"unknown kind of draft, must be one of {', '.join(sorted(KINDS))}")
-    drafter: Drafter = import_module(KINDS[kind]).make(settings)
+    drafter: Drafter = import_module(module).make(settings)
     return drafter

@@ -20,9 +20,6 @@ from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.rows import decode_row, encode_row
 from specmesh.runtime.types import DraftEndReason
 
-LAST_WORDS_SECONDS = 0.2
-"""A dying process lets what it has said leave first."""
-
 HANGING_SECONDS = 0.005
 """Between two looks at a block that gets no further: hanging must not take a core from those who do not."""
 
@@ -55,7 +52,7 @@ class FaultySettings(ConfigModel):
     token_seconds: float = Field(default=0.0, ge=0)
     """Sleep before every tick."""
     exit_after_tokens: int | None = Field(default=None, ge=0)
-    """After this many tokens the process ends without a word."""
+    """After this many tokens, which are written first, the process ends without a word."""
     hang_after_tokens: int | None = Field(default=None, ge=0)
     """After this many tokens no block gets any further."""
     raise_after_tokens: int | None = Field(default=None, ge=0)
@@ -63,11 +60,6 @@ class FaultySettings(ConfigModel):
     nan_at_offset: int | None = Field(default=None, ge=0)
     """At this offset of every block the draft's numbers are not finite."""
     lie: Lie = Lie.NONE
-
-
-def _end_process() -> None:
-    time.sleep(LAST_WORDS_SECONDS)
-    os._exit(1)
 
 
 class FaultyDrafter:
@@ -81,12 +73,11 @@ class FaultyDrafter:
         faults: FaultySettings,
         *,
         sleep: Callable[[float], None] = time.sleep,
-        end_process: Callable[[], None] = _end_process,
     ) -> None:
         self._honest = honest
         self._faults = faults
         self._sleep = sleep
-        self._end_process = end_process
+        self._written: Callable[[], None] = lambda: None
         self._num_tokens = 0
         self.info = replace(honest.info, kind="faulty")
 
@@ -95,7 +86,8 @@ class FaultyDrafter:
         if self._faults.token_seconds:
             self._sleep(self._faults.token_seconds)
         if self._reached(self._faults.exit_after_tokens):
-            self._end_process()
+            self._written()
+            os._exit(1)
         if self._reached(self._faults.raise_after_tokens):
             raise RuntimeError("a fault was asked for")
         if self._reached(self._faults.hang_after_tokens):
@@ -104,6 +96,10 @@ class FaultyDrafter:
         advances = [self._spoiled(*pair) for pair in zip(turns, self._honest.advance(turns), strict=True)]
         self._num_tokens += sum(len(advance.proposals) for advance in advances)
         return advances
+
+    def end_after(self, written: Callable[[], None]) -> None:
+        """What a dying process waits for."""
+        self._written = written
 
     def truncate(self, session_id: int, length: int) -> None:
         """As the honest draft."""

@@ -37,7 +37,7 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
         """`clock`: the engine's."""
         self._clock = clock
         self._attached: tuple[Runner, ServiceInfo] | None = None
-        self._streams: set[RouterStream] = set()
+        self._streams: dict[RouterStream, Context] = {}
         self._draining = False
 
     def attach(self, runner: Runner, info: DrafterInfo, max_block_length: int) -> None:
@@ -56,7 +56,7 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
         """Answer frames until the peer has gone, or has said all and got all answers."""
         runner, _ = self._loaded
         stream = RouterStream()
-        self._streams.add(stream)
+        self._streams[stream] = context
         try:
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(self._read(request_iterator, stream, context))
@@ -66,7 +66,7 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
             if stream.failure is not None:
                 raise stream.failure
         finally:
-            self._streams.discard(stream)
+            del self._streams[stream]
             runner.post(lambda engine: engine.detach(stream))
 
     async def Open(  # noqa: N802
@@ -113,6 +113,11 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
         async with stream.writing:
             while len(stream.queue):
                 await context.write(pb.DraftResponse(entries=await stream.next_frame(), draining=self._draining))
+
+    async def written(self) -> None:
+        """Until every stream has written what was told before."""
+        for stream, context in tuple(self._streams.items()):
+            await self._flush(stream, context)
 
     async def drain(self) -> None:
         """Say so on every stream, finish the blocks in flight, end the streams."""
