@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -31,6 +32,20 @@ async def serve(config):
         await server.stop(0)
 
 sys.exit(run_service("example", Config, serve))
+"""
+
+LOADING = """
+import asyncio, os
+from specmesh.runtime.config import ServerConfig
+from specmesh.runtime.serving import MeshServer
+
+async def load_for_ever():
+    assert os.getpid() == 1
+    await MeshServer(ServerConfig(), ["example"]).start()
+    print(open("/proc/self/stat").read().split()[0], flush=True)  # its number outside
+    await asyncio.to_thread(__import__("time").sleep, 600)
+
+asyncio.run(load_for_ever())
 """
 
 
@@ -66,6 +81,19 @@ def test_c32_a_signal_drains_and_exits_with_0(tmp_path: Path, number: signal.Sig
         ready_line(process)
         process.send_signal(number)
         assert process.wait(10) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="containers and their process namespaces are Linux's")
+def test_c32_the_first_process_of_a_container_ends_when_told_while_it_loads() -> None:
+    """C32: the kernel keeps a signal from process 1 that it does not handle, and the pod would stay for all its grace."""
+    command = ["unshare", "--map-root-user", "--fork", "--pid", "--kill-child", sys.executable, "-c", LOADING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            os.kill(int(process.stdout.readline()), signal.SIGTERM)
+            assert process.wait(10) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
 
 
 def test_the_end_of_standard_input_drains_when_asked_for(tmp_path: Path) -> None:

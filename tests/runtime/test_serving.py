@@ -11,7 +11,7 @@ from serving_fakes import DRAFT_NAME, ROUTER_NAME, Script, call_every_kind, one_
 
 from specmesh.runtime.config import ClientTls, ConfigError, ServerConfig, TlsConfig
 from specmesh.runtime.errors import Draining, Overloaded
-from specmesh.runtime.serving import MeshServer
+from specmesh.runtime.serving import LIVENESS, MeshServer
 from specmesh.runtime.status import from_rpc_error
 from specmesh.runtime.streams import DEFAULT_KEEPALIVE_SECONDS, channel
 from specmesh.v1 import draft_service_pb2 as draft_pb
@@ -52,6 +52,26 @@ async def test_c31_health_is_not_serving_until_told_and_serving_after() -> None:
         for name in ("", DRAFT_NAME, ROUTER_NAME):
             await wait_for_health(to_server, name, SERVING)
     await server.stop(0)
+
+
+async def test_c31_the_process_is_live_while_it_loads_and_while_it_drains() -> None:
+    """C31: a liveness probe must not end a process that is only not ready."""
+    release = asyncio.Event()
+    async with scripted_server(Script(on_call=release.wait)) as server, channel(server.address) as to_server:
+        call = asyncio.create_task(call_every_kind(to_server))
+        await server_started(to_server)
+        drain = asyncio.create_task(server.drain())
+        await wait_for_health(to_server, DRAFT_NAME, NOT_SERVING)
+        assert await health_of(to_server, LIVENESS) == SERVING
+        release.set()
+        await call
+        await drain
+    loading = MeshServer(ServerConfig(), [DRAFT_NAME])
+    await loading.start()
+    async with channel(loading.address) as to_server:
+        assert await health_of(to_server, LIVENESS) == SERVING
+        assert await health_of(to_server, DRAFT_NAME) == NOT_SERVING
+    await loading.stop(0)
 
 
 async def test_c31_health_answers_within_200_ms_while_a_handler_is_busy() -> None:

@@ -52,6 +52,15 @@ def test_routers_are_told_what_the_table_is(table: Path) -> None:
     assert load(config(table)).info.model_digest == info.model_digest
 
 
+def test_a_pinned_model_is_served_and_no_other(table: Path) -> None:
+    digest = load(config(table)).info.model_digest
+    assert load(config(table, model_digest=digest)).info.model_digest == digest
+    with pytest.raises(ConfigError, match=f"model_digest: pinned to {'0' * 64}, .* {digest}"):
+        load(config(table, model_digest="0" * 64))
+    with pytest.raises(ValidationError, match="model_digest"):
+        config(table, model_digest="latest")
+
+
 def test_another_table_has_another_digest(table: Path, tmp_path: Path) -> None:
     save_table(tmp_path / "second.npz", random_logits(6, seed=1))
     digests = {load(config(path)).info.model_digest for path in (table, tmp_path / "second.npz")}

@@ -7,6 +7,7 @@ from pydantic import Field
 from specmesh.draft.admission import EngineLimits
 from specmesh.draft.engine import Stopping
 from specmesh.runtime.config import ConfigModel, LogConfig, ServerConfig
+from specmesh.runtime.pinning import Digest
 
 
 class DraftConfig(ConfigModel):
@@ -14,6 +15,8 @@ class DraftConfig(ConfigModel):
 
     kind: str = "lookup"
     drafter: dict[str, Any] = Field(default_factory=dict)
+    model_digest: Digest | None = None
+    """Refuse to serve any other model than the one of this digest."""
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
     limits: EngineLimits = EngineLimits()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 import threading
@@ -21,6 +22,8 @@ from specmesh.runtime.tls import server_credentials
 _log = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LIVENESS = "live"
+"""Health of the process itself: SERVING while its event loop turns, also during a load and a drain."""
 CLOSING_SECONDS = 0.5
 """What streams get to end by themselves once all work is done."""
 
@@ -56,6 +59,8 @@ class MeshServer:
 
     async def start(self) -> int:
         """Listen; health says NOT_SERVING until `set_serving`. Returns the port. Raises `ConfigError`."""
+        self._signals.end_as_others_do()
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         port = self._bind()
         self.address = f"{self._config.host}:{port}"
@@ -179,9 +184,14 @@ class _StopSignals:
         self._loop = asyncio.get_running_loop()
         self._before: dict[int, object] = {}
 
+    def end_as_others_do(self) -> None:
+        """The first process of a container ignores a SIGTERM that it does not handle; while it loads, this one ends."""
+        if os.getpid() == 1 and _in_main_thread():
+            signal.signal(signal.SIGTERM, _end)
+
     def listen(self) -> None:
         """From now on; before, while a model loads, a signal ends the process at once."""
-        if not self._before and threading.current_thread() is threading.main_thread():
+        if not self._before and _in_main_thread():
             # signal.signal and not loop.add_signal_handler, which Windows does not have.
             self._before = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
 
@@ -193,3 +203,12 @@ class _StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         self._before = {}
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    # Not sys.exit: the thread that loads the model would be waited for.
+    os._exit(128 + number)

@@ -5,6 +5,7 @@ from typing import Self
 from pydantic import ByteSize, Field, model_validator
 
 from specmesh.runtime.config import ConfigModel, LogConfig, ServerConfig
+from specmesh.runtime.pinning import Digest
 from specmesh.runtime.types import MAX_LOGPROBS
 
 TABLE_PREFIX = "table:"
@@ -59,6 +60,8 @@ class VerifierConfig(ConfigModel):
     """A directory, a GGUF file, a hub name, `demo`, or `table:PATH.npz`."""
     model_name: str = ""
     """Name told to routers; empty: the model's own."""
+    model_digest: Digest | None = None
+    """Refuse to serve any other model than the one of this digest."""
     dtype: str = "auto"
     device: str = "cpu"
     quantization: str | None = None

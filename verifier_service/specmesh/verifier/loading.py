@@ -11,6 +11,7 @@ from specmesh.model.errors import UnsupportedModel
 from specmesh.runtime.build import build_version
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.contract import CONTRACT_VERSION
+from specmesh.runtime.pinning import check_pinned
 from specmesh.runtime.types import ServiceInfo
 from specmesh.verifier.config import TABLE_PREFIX, VerifierConfig
 from specmesh.verifier.paged import PagedBackend
@@ -35,8 +36,11 @@ def load(config: VerifierConfig) -> Loaded:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     if config.model.startswith(TABLE_PREFIX):
-        return _load_table(config, Path(config.model.removeprefix(TABLE_PREFIX)))
-    return _load_model(config)
+        loaded = _load_table(config, Path(config.model.removeprefix(TABLE_PREFIX)))
+    else:
+        loaded = _load_model(config)
+    check_pinned(config.model_digest, loaded.info.model_digest)
+    return loaded
 
 
 def _load_table(config: VerifierConfig, path: Path) -> Loaded:

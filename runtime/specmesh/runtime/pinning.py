@@ -1,0 +1,16 @@
+"""Models that are pinned: what was loaded is what was meant, or nothing is served."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from specmesh.runtime.config import ConfigError
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""SHA-256 in hexadecimal: that of a model's weights, configuration, dtype and quantisation, as `GetInfo` tells it."""
+
+
+def check_pinned(expected: str | None, actual: str) -> None:
+    """Raises `ConfigError` naming both digests; nothing is checked where nothing is pinned."""
+    if expected is not None and expected != actual:
+        raise ConfigError(f"model_digest: pinned to {expected}, but the model that was loaded has {actual}")
