@@ -85,7 +85,7 @@ def test_c32_a_signal_drains_and_exits_with_0(tmp_path: Path, number: signal.Sig
 
 @pytest.mark.skipif(sys.platform != "linux", reason="containers and their process namespaces are Linux's")
 def test_c32_the_first_process_of_a_container_ends_when_told_while_it_loads() -> None:
-    """C32: the kernel keeps a signal from process 1 that it does not handle, and the pod would stay for all its grace."""
+    """C32: the kernel keeps a signal from process 1 that it does not handle; the pod would stay for its whole grace."""
     command = ["unshare", "--map-root-user", "--fork", "--pid", "--kill-child", sys.executable, "-c", LOADING]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

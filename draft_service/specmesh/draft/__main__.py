@@ -14,7 +14,6 @@ from specmesh.runtime.config import ConfigError
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.launch import run_service
 from specmesh.runtime.pinning import check_pinned
-from specmesh.runtime.pinning import check_pinned
 from specmesh.runtime.serving import MeshServer, announce_ready
 from specmesh.v1 import draft_service_pb2_grpc as pb_grpc
 
