@@ -62,7 +62,7 @@ def test_fixed_plays_the_arm_that_its_settings_name() -> None:
 
 
 def test_an_unknown_policy_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ValueError, match="'ucb': one of fixed, thompson, ucb1"):
+    with pytest.raises(ValueError, match="'ucb': one of fixed, goodput, thompson, ucb1"):
         make_policy("ucb", seed=0, settings=PolicySettings())
 
 

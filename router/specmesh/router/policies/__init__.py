@@ -5,9 +5,11 @@ from typing import Protocol
 
 from specmesh.router.policies.expectation import expected_tokens
 from specmesh.router.policies.fixed import FixedPolicy
+from specmesh.router.policies.goodput import GoodputPolicy
 from specmesh.router.policies.interface import (
     PLAIN,
     Arm,
+    ArmScores,
     ArmView,
     Choice,
     Policy,
@@ -23,6 +25,7 @@ __all__ = [
     "PLAIN",
     "POLICIES",
     "Arm",
+    "ArmScores",
     "ArmView",
     "Choice",
     "Policy",
@@ -42,7 +45,12 @@ class PolicyMaker(Protocol):
         """A policy that has learned nothing yet."""
 
 
-POLICIES: Mapping[str, PolicyMaker] = {"fixed": FixedPolicy, "ucb1": Ucb1Policy, "thompson": ThompsonPolicy}
+POLICIES: Mapping[str, PolicyMaker] = {
+    "fixed": FixedPolicy,
+    "ucb1": Ucb1Policy,
+    "thompson": ThompsonPolicy,
+    "goodput": GoodputPolicy,
+}
 
 
 def make_policy(name: str, *, seed: int, settings: PolicySettings) -> Policy:

@@ -18,6 +18,8 @@ class BanditPolicy(ABC):
     Estimates outlive an arm's absence and are dropped, least recently used first, beyond `MAX_ARMS` arms.
     """
 
+    wants_scores = False
+
     def __init__(self, *, seed: int, settings: PolicySettings) -> None:
         self._random = random.Random(seed)
         self._settings = settings
@@ -33,6 +35,11 @@ class BanditPolicy(ABC):
         # Counted now and not when observed: sessions that choose meanwhile see that this pair is being tried.
         estimates[picked].num_tries += 1
         return offered[picked]
+
+    def also_score(self, view: StepView, choice: Choice) -> tuple[Arm, ...]:
+        """None: a bandit learns from what it plays."""
+        del view, choice
+        return ()
 
     def observe(self, observation: StepObservation) -> None:
         """Credit the pair that was chosen, also when its block was late, cut or refused: that is what it costs."""

@@ -1,11 +1,13 @@
 """One arm and one length, whatever happens."""
 
-from specmesh.router.policies.interface import PLAIN, Choice, StepObservation, StepView
+from specmesh.router.policies.interface import PLAIN, Arm, Choice, StepObservation, StepView
 from specmesh.router.policies.settings import PolicySettings
 
 
 class FixedPolicy:
     """Always the arm and length that its settings name; plain decoding while that arm is not offered."""
+
+    wants_scores = False
 
     def __init__(self, *, seed: int, settings: PolicySettings) -> None:
         del seed  # nothing is drawn
@@ -19,6 +21,11 @@ class FixedPolicy:
                 length = min(self._length, arm_view.max_block_length, view.max_block_length)
                 return Choice(arm_view.arm, length) if length > 0 else PLAIN
         return PLAIN
+
+    def also_score(self, view: StepView, choice: Choice) -> tuple[Arm, ...]:
+        """None: nothing is learned."""
+        del view, choice
+        return ()
 
     def observe(self, observation: StepObservation) -> None:
         """Nothing is learned."""

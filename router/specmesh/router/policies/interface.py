@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from specmesh.runtime.types import Rule
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Arm:
@@ -40,6 +42,7 @@ class StepView:
     max_block_length: int
     arms: tuple[ArmView, ...]
     greedy: bool = False
+    rule: Rule = Rule.BLOCK
     workload: str = ""
     num_sessions: int = 1
 
@@ -69,12 +72,27 @@ class StepSeconds:
 
 
 @dataclass(frozen=True, slots=True)
+class ArmScores:
+    """How an arm would have done on tokens of the context from position `start` on, whoever drafted them.
+
+    `logprobs`: ln D of each in the row as it would have been sent, -inf outside. `guessed`: under COUPLED, whether the
+    arm would have guessed it.
+    """
+
+    start: int
+    logprobs: tuple[float, ...]
+    guessed: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StepObservation:
     """A step that is over.
 
     `num_drafted` counts the drafts that were verified, so one cut short by its deadline has fewer than chosen. `ended`
     says that EOS, a stop, a limit, a deadline or a cancel ended the session in this step: how many drafts would have
-    been kept after that is not known. `scores` holds, for arms that were asked, ln D of the emitted tokens.
+    been kept after that is not known. `scores` holds what arms that were asked have answered since the last step, of
+    tokens up to `position`, where this step began. `target_logprobs` are ln T of the emitted tokens, when a policy that
+    learns from scores needs them: not at temperature 0 and not under COUPLED.
     """
 
     session_id: int
@@ -84,14 +102,22 @@ class StepObservation:
     num_emitted: int
     seconds: StepSeconds
     ended: bool = False
-    scores: Mapping[Arm, tuple[float, ...]] = field(default_factory=dict)
+    position: int = 0
+    target_logprobs: tuple[float, ...] = ()
+    scores: Mapping[Arm, ArmScores] = field(default_factory=dict)
 
 
 class Policy(Protocol):
     """Chooses the arm and block length of each step, and learns from what came of it."""
 
+    wants_scores: bool
+    """Whether it learns from scores; one that does not is never given any."""
+
     def choose(self, view: StepView) -> Choice:
         """Pick among the arms of `view` and plain decoding; never longer than the view and the arm allow."""
+
+    def also_score(self, view: StepView, choice: Choice) -> tuple[Arm, ...]:
+        """Arms of `view`, besides the chosen one, to be asked during this step how they would have done."""
 
     def observe(self, observation: StepObservation) -> None:
         """Learn from a finished step."""

@@ -11,13 +11,17 @@ class PolicySettings(BaseModel):
     """What an operator may set.
 
     candidate_lengths: block lengths a bandit chooses among; 0 is plain decoding. An arm or a session that allows less
-        than a candidate is offered its own maximum in its place.
+        than a candidate is offered its own maximum in its place. `goodput` considers every length up to the longest.
     reward: what a bandit learns: `goodput`, emitted tokens per second, or `acceptance`, the paper's accepted / drafted,
         which is not defined at length 0, so that plain decoding is left for steps that have no arm.
     exploration: how much variance a bandit reckons with, as a multiple of what it measures. 1 is the
         published value; 0.7 loses a third less on three coins over 10,000 rounds, below 0.5 some seeds settle wrongly.
     fixed_arm: arm of `fixed`, as `pool` or `pool@digest`; empty takes the first one offered.
     fixed_length: block length of `fixed`.
+    score_every: tokens of a session after which `goodput` asks the arms that it does not play how they would have done;
+        more often at a session's beginning.
+    max_scored_sessions: sessions in which it asks so at a time. In the others only the arms that are played say it.
+    probe_share: share of the time that it spends on arms that have not been played for long.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -27,6 +31,9 @@ class PolicySettings(BaseModel):
     exploration: float = Field(default=0.7, gt=0, le=100, allow_inf_nan=False)
     fixed_arm: str = ""
     fixed_length: int = Field(default=4, ge=0, le=MAX_CANDIDATE_LENGTH)
+    score_every: int = Field(default=32, ge=1, le=1024)
+    max_scored_sessions: int = Field(default=8, ge=0)
+    probe_share: float = Field(default=0.005, ge=0, le=1, allow_inf_nan=False)
 
     @field_validator("candidate_lengths")
     @classmethod

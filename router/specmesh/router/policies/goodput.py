@@ -1,0 +1,185 @@
+"""The planner: expected tokens per step over expected step time, for every arm and length, each step anew.
+
+Full information: arms are asked how they would have done on what was emitted, chosen or not, so none has to be played
+to be rated (specification 5). Estimates are a session's own, shrunk to the arm's running estimate. Only times are
+learned by playing, which takes one step of each arm at first and then a bounded share of the time.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from specmesh.router.policies.arm_record import ArmRecord
+from specmesh.router.policies.interface import PLAIN, Arm, Choice, StepObservation, StepView
+from specmesh.router.policies.planner import Option, best_option
+from specmesh.router.policies.session_text import SessionText
+from specmesh.router.policies.settings import PolicySettings
+from specmesh.router.policies.times import StepTimes
+
+SHRINKAGE = 8.0
+"""Tokens' worth of the arm's running estimate in a session's."""
+FIRST_LENGTH = 4
+FIRST_STEPS = 2
+"""Steps by which a time is known: one alone may be an outlier."""
+MAX_FIRST_TRIES = 4
+STALE_STEPS = 16
+MAX_SAVED_STEPS = 20.0
+"""Steps' worth of time that probing may save up, and that a probe is reckoned to cost at most."""
+FIRST_SCORED = 4
+"""Tokens after which a session's arms are first asked for scores."""
+MAX_ARMS = 256
+UNKNOWN_SECONDS = 1.0
+
+
+class _Session:
+    """What is held of one session; `promised` and `num_sessions` are of the step in flight."""
+
+    def __init__(self, text: SessionText, position: int) -> None:
+        self.text = text
+        self.began = position
+        self.num_steps = 0
+        self.promised = 1.0
+        self.num_sessions = 1
+        self.was_warm = False
+        self.asked: dict[Arm, int] = {}
+        """Position up to which each arm was given the context."""
+
+
+class GoodputPolicy:
+    """Policy `goodput`. Length 0 competes like any other."""
+
+    wants_scores = True
+
+    def __init__(self, *, seed: int, settings: PolicySettings) -> None:
+        del seed  # nothing is drawn
+        self._settings = settings
+        self._longest = max(max(settings.candidate_lengths), 1)
+        self._times = StepTimes()
+        self._arms: OrderedDict[Arm | None, ArmRecord] = OrderedDict()
+        self._sessions: dict[int, _Session] = {}
+        self._scored: set[int] = set()
+        self._num_steps = 0
+        self._saved_seconds = 0.0
+
+    def choose(self, view: StepView) -> Choice:
+        """An arm whose time is not known, a probe when there is time for it, else the highest goodput."""
+        session = self._session(view)
+        lengths = {each.arm: min(each.max_block_length, view.max_block_length, self._longest) for each in view.arms}
+        arms = {arm: most for arm, most in sorted(lengths.items()) if most > 0}
+        tokens = {arm: self._tokens_per_step(session, arm) for arm in arms}
+        choice = self._untimed(arms) if arms else PLAIN
+        if choice is None:
+            choice = self._planned(list(self._options(arms, tokens, view.num_sessions)))
+        self._num_steps += 1
+        record = self._record(choice.arm)
+        record.played_at, record.tries = self._num_steps, record.tries + 1
+        session.num_sessions = view.num_sessions
+        session.promised = tokens[choice.arm][choice.block_length - 1] if choice.arm else 1.0
+        session.was_warm = choice.arm in session.asked
+        if choice.arm:
+            session.asked[choice.arm] = view.position
+        return choice
+
+    def also_score(self, view: StepView, choice: Choice) -> tuple[Arm, ...]:
+        """Every arm now and then, in a bounded number of sessions: warm at first, so that it can score later."""
+        session = self._session(view)
+        if view.session_id not in self._scored or view.position == session.began:
+            return ()
+        others = (each.arm for each in view.arms if each.arm != choice.arm)
+        due = tuple(arm for arm in others if self._is_due(session, arm, view.position))
+        session.asked |= dict.fromkeys(due, view.position)
+        return due
+
+    def _is_due(self, session: _Session, arm: Arm, position: int) -> bool:
+        """Whether it is long enough ago that the arm was asked: at first the text doubles from one time to the next."""
+        if arm not in session.asked:
+            return True
+        asked = session.asked[arm]
+        return position - asked >= min(self._settings.score_every, max(FIRST_SCORED, asked - session.began))
+
+    def observe(self, observation: StepObservation) -> None:
+        """Replay the scores; learn times, and what became of the block."""
+        session = self._sessions.get(observation.session_id)
+        if session is None:
+            return
+        for arm, scores in observation.scores.items():
+            for starts in session.text.score(arm, scores):
+                self._record(arm).evidence.add(starts)
+        session.text.emit(observation.position, observation.num_emitted, observation.target_logprobs)
+        choice, seconds = observation.choice, observation.seconds
+        self._times.add(choice, seconds, session.num_sessions, first=session.num_steps == 0, warm=session.was_warm)
+        session.num_steps += 1
+        if choice.arm and not observation.ended:
+            self._record(choice.arm).record(
+                self._num_steps,
+                accepted=observation.num_accepted,
+                drafted=observation.num_drafted,
+                emitted=observation.num_emitted,
+                promised=session.promised,
+            )
+        self._save(seconds.total)
+
+    def forget(self, session_id: int) -> None:
+        """Drop the session's text; what it taught of the arms stays."""
+        self._sessions.pop(session_id, None)
+        self._scored.discard(session_id)
+
+    def _untimed(self, arms: dict[Arm, int]) -> Choice | None:
+        """What has to be played once to know its time; None when nothing has."""
+        for arm, most in arms.items():
+            if self._times.num_samples(arm) < FIRST_STEPS and self._record(arm).tries < MAX_FIRST_TRIES:
+                return Choice(arm, min(FIRST_LENGTH, most))
+        untimed = self._times.num_plain < FIRST_STEPS and self._record(None).tries < MAX_FIRST_TRIES
+        return PLAIN if untimed else None
+
+    def _options(self, arms: dict[Arm, int], tokens: dict[Arm, list[float]], num_sessions: int) -> Iterator[Option]:
+        yield Option(PLAIN, 1.0, self._times.plain(num_sessions) or UNKNOWN_SECONDS)
+        for arm, most in arms.items():
+            delivery = self._record(arm).delivery()
+            for length in range(1, most + 1):
+                seconds = self._times.drafted(arm, length, num_sessions)
+                if seconds is not None:
+                    yield Option(Choice(arm, length), max(tokens[arm][length - 1] * delivery, 1.0), seconds)
+
+    def _planned(self, options: list[Option]) -> Choice:
+        """The best option, or the best of the arm that was not played for the longest when that costs little enough."""
+        best = best_option(options)
+        waiting = [
+            option for option in options if self._num_steps - self._record(option.choice.arm).played_at >= STALE_STEPS
+        ]
+        if waiting:
+            stalest = min(waiting, key=lambda option: self._record(option.choice.arm).played_at).choice.arm
+            probe = best_option(option for option in waiting if option.choice.arm == stalest)
+            loss = max(probe.seconds - probe.tokens / best.goodput, 0.0)
+            # Nothing is too dear for ever: what made an arm look so may be over.
+            if min(loss, MAX_SAVED_STEPS * best.seconds) <= self._saved_seconds:
+                self._saved_seconds = max(self._saved_seconds - loss, 0.0)
+                return probe.choice
+        return best.choice
+
+    def _save(self, seconds: float) -> None:
+        """Put a share of the time by for probing."""
+        if 0 < seconds < float("inf"):
+            share = self._settings.probe_share * seconds
+            self._saved_seconds = min(self._saved_seconds, MAX_SAVED_STEPS * seconds) + share
+
+    def _tokens_per_step(self, session: _Session, arm: Arm) -> list[float]:
+        usual = self._record(arm).tokens_per_step(self._num_steps)
+        own = session.text.evidence(arm)
+        return own.tokens_per_step(usual, SHRINKAGE) if own else usual
+
+    def _session(self, view: StepView) -> _Session:
+        session = self._sessions.get(view.session_id)
+        if session is None:
+            text = SessionText(self._longest, rule=view.rule, greedy=view.greedy)
+            session = self._sessions[view.session_id] = _Session(text, view.position)
+            if len(self._scored) < self._settings.max_scored_sessions:
+                self._scored.add(view.session_id)
+        return session
+
+    def _record(self, arm: Arm | None) -> ArmRecord:
+        record = self._arms.get(arm)
+        if record is None:
+            record = self._arms[arm] = ArmRecord(self._longest)
+            if len(self._arms) > MAX_ARMS:
+                self._arms.popitem(last=False)
+        return record

@@ -1,0 +1,41 @@
+"""Which arm and length give the most tokens per second, when tokens per step and step times are known."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from specmesh.router.policies.interface import Choice
+
+TIE = 1e-9
+"""Goodputs that differ by less than this share are equal: the shorter block wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A choice, the tokens a step of it emits on average, and its seconds."""
+
+    choice: Choice
+    tokens: float
+    seconds: float
+
+    @property
+    def goodput(self) -> float:
+        """Tokens per second: a ratio of means, never the mean of ratios."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+def best_option(options: Iterable[Option]) -> Option:
+    """The option of the highest goodput; on a tie the shorter one, then the first. Raises ValueError without any."""
+    best: Option | None = None
+    for option in options:
+        if best is None or _beats(option, best):
+            best = option
+    if best is None:
+        raise ValueError("there is nothing to choose from")
+    return best
+
+
+def _beats(option: Option, best: Option) -> bool:
+    margin = TIE * best.goodput
+    if option.choice.block_length < best.choice.block_length:
+        return option.goodput >= best.goodput - margin
+    return option.goodput > best.goodput + margin
