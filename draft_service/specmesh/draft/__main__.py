@@ -1,5 +1,8 @@
 """`python -m specmesh.draft`: one draft service."""
 
+import specmesh.runtime.environment  # noqa: F401  first: gRPC and torch read it when imported
+
+# isort: split
 import asyncio
 import sys
 import time

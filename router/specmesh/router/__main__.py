@@ -1,5 +1,8 @@
 """`python -m specmesh.router`: one router."""
 
+import specmesh.runtime.environment  # noqa: F401  first: gRPC and torch read it when imported
+
+# isort: split
 import asyncio
 import logging
 import sys

@@ -21,9 +21,6 @@ def run_service(
     A bad setting (`ConfigError`, also from `serve`: a model that cannot be loaded) is one line on standard error and
     status 2. If the configuration has a `log` section (`LogConfig`) it is obeyed.
     """
-    # Before torch is loaded: services share cores, and OpenMP threads that spin while they wait take them from each
-    # other (a forward pass of two threads beside a busy process: 830 ms spinning, 70 to 100 ms not).
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     options = _parser(name).parse_args(arguments)
     if options.exit_with_stdin:
         threading.Thread(target=_terminate_at_end_of_input, daemon=True).start()

@@ -1,5 +1,8 @@
 """`python -m specmesh.verifier`: one verifier, from the first health answer to the end of its drain."""
 
+import specmesh.runtime.environment  # noqa: F401  first: gRPC and torch read it when imported
+
+# isort: split
 import asyncio
 import gc
 import sys
