@@ -1,0 +1,121 @@
+{{/* The TOML of each service, with the keys that its config.py reads. */}}
+
+{{/* [server], [log] and [telemetry] of any service, as YAML: .root, .kind, .secret, .mutual, .allow, .spec. */}}
+{{- define "specmesh.config.server" -}}
+{{- $v := .root.Values -}}
+server:
+  host: 0.0.0.0
+  port: {{ include "specmesh.port" .kind }}
+  health_port: {{ include "specmesh.healthPort" . }}
+  drain_seconds: {{ .drainSeconds }}
+  {{- if $v.tls.enabled }}
+  tls:
+    cert_file: /etc/specmesh/tls/tls.crt
+    key_file: /etc/specmesh/tls/tls.key
+    {{- if .mutual }}
+    client_ca_file: /etc/specmesh/tls/ca.crt
+    {{- end }}
+  {{- if .allow }}
+  allow:
+    {{- toYaml .allow | nindent 4 }}
+  {{- end }}
+  {{- end }}
+log:
+  level: {{ $v.logLevel }}
+{{- if or $v.telemetry.otlpEndpoint $v.telemetry.prometheusPort }}
+telemetry:
+  {{- with $v.telemetry.otlpEndpoint }}
+  otlp_endpoint: {{ . | quote }}
+  {{- end }}
+  {{- with $v.telemetry.prometheusPort }}
+  prometheus_port: {{ int . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Where a service finds a model of `models`: .root, .model. */}}
+{{- define "specmesh.source" -}}
+{{- $model := index .root.Values.models .model -}}
+{{- if not $model -}}
+{{- fail (printf "models: has no %s, which a pool asks for" .model) -}}
+{{- end -}}
+{{- if $model.hub -}}{{ $model.hub }}
+{{- else if $model.path -}}{{ $model.path }}
+{{- else -}}/srv/models/{{ .model }}
+{{- end -}}
+{{- end -}}
+
+{{- define "specmesh.config.verifier" -}}
+{{- $root := .root -}}
+{{- $s := .spec -}}
+{{- $model := index $root.Values.models $s.model -}}
+{{- $allow := dict "specmesh.v1.VerifierService/*" (list (include "specmesh.routerIdentity" $root)) -}}
+{{- $server := include "specmesh.config.server" (dict "root" $root "kind" "verifier" "mutual" true "allow" $allow "drainSeconds" (int (default 120 $s.drainSeconds))) | fromYaml -}}
+{{- $keys := merge (dict "model" (include "specmesh.source" (dict "root" $root "model" $s.model))) $server -}}
+{{- if $model.digest -}}{{- $_ := set $keys "model_digest" $model.digest -}}{{- end -}}
+{{- if include "specmesh.hasGpu" $s -}}{{- $_ := set $keys "device" "cuda" -}}{{- end -}}
+{{- if $s.dtype -}}{{- $_ := set $keys "dtype" $s.dtype -}}{{- end -}}
+{{- if $s.quantization -}}{{- $_ := set $keys "quantization" $s.quantization -}}{{- end -}}
+{{- if $s.kvMemory -}}{{- $_ := set $keys "kv_memory" $s.kvMemory -}}{{- end -}}
+{{- include "specmesh.config" (dict "config" (default dict $s.config) "keys" $keys "where" (printf "verifiers %s" $s.name)) -}}
+{{- end -}}
+
+{{- define "specmesh.config.draft" -}}
+{{- $root := .root -}}
+{{- $s := .spec -}}
+{{- $allow := dict "specmesh.v1.DraftService/*" (list (include "specmesh.routerIdentity" $root)) -}}
+{{- $server := include "specmesh.config.server" (dict "root" $root "kind" "draft" "mutual" true "allow" $allow "drainSeconds" (int (default 10 $s.drainSeconds))) | fromYaml -}}
+{{- $keys := merge (dict "kind" $s.kind) $server -}}
+{{- $drafter := dict -}}
+{{- if $s.model -}}
+{{- $model := index $root.Values.models $s.model -}}
+{{- $source := include "specmesh.source" (dict "root" $root "model" $s.model) -}}
+{{- $_ := set $drafter (ternary "path" "source" (eq $s.kind "table")) $source -}}
+{{- if $model.digest -}}{{- $_ := set $keys "model_digest" $model.digest -}}{{- end -}}
+{{- end -}}
+{{- if eq $s.kind "hf" -}}
+{{- if include "specmesh.hasGpu" $s -}}{{- $_ := set $drafter "device" "cuda" -}}{{- end -}}
+{{- if $s.dtype -}}{{- $_ := set $drafter "dtype" $s.dtype -}}{{- end -}}
+{{- if $s.quantization -}}{{- $_ := set $drafter "quantization" $s.quantization -}}{{- end -}}
+{{- end -}}
+{{- if $drafter -}}{{- $_ := set $keys "drafter" $drafter -}}{{- end -}}
+{{- include "specmesh.config" (dict "config" (default dict $s.config) "keys" $keys "where" (printf "drafts %s" $s.name)) -}}
+{{- end -}}
+
+{{- define "specmesh.config.router" -}}
+{{- $root := . -}}
+{{- $v := .Values -}}
+{{- $keys := include "specmesh.config.server" (dict "root" . "kind" "router" "mutual" $v.tls.clientCertificates "drainSeconds" (int $v.router.drainSeconds)) | fromYaml -}}
+{{- $verifiers := list -}}
+{{- range $v.verifiers -}}
+{{- $verifiers = append $verifiers (include "specmesh.address" (dict "root" $root "kind" "verifier" "pool" .name)) -}}
+{{- end -}}
+{{- $pools := list -}}
+{{- range $v.drafts -}}
+{{- $pool := dict "name" .name "addresses" (list (include "specmesh.address" (dict "root" $root "kind" "draft" "pool" .name))) "trust" (default "full" .trust) -}}
+{{- if $v.tls.enabled -}}
+{{- $_ := set $pool "server_name" (include "specmesh.draftName" (dict "root" $root "kind" "draft" "pool" .name "spec" .)) -}}
+{{- end -}}
+{{- $pools = append $pools $pool -}}
+{{- end -}}
+{{- $_ := set $keys "verifiers" $verifiers -}}
+{{- $_ := set $keys "pools" $pools -}}
+{{- $_ := set $keys "policy" $v.router.policy -}}
+{{- if $v.tls.enabled -}}
+{{- $_ := set $keys "tls" (dict "ca_file" "/etc/specmesh/mesh-tls/ca.crt" "cert_file" "/etc/specmesh/mesh-tls/tls.crt" "key_file" "/etc/specmesh/mesh-tls/tls.key") -}}
+{{- $_ := set $keys "verifier_server_name" (include "specmesh.verifierName" .) -}}
+{{- end -}}
+{{- $callers := list -}}
+{{- range $v.auth.callers -}}
+{{- $caller := dict "name" .name -}}
+{{- if .identities -}}{{- $_ := set $caller "identities" .identities -}}{{- end -}}
+{{- if not (and .identities (not .key)) -}}{{- $_ := set $caller "token_file" (printf "/etc/specmesh/tokens/%s" (default .name .key)) -}}{{- end -}}
+{{- if hasKey . "pools" -}}{{- $_ := set $caller "pools" .pools -}}{{- end -}}
+{{- if hasKey . "roles" -}}{{- $_ := set $caller "roles" .roles -}}{{- end -}}
+{{- if hasKey . "maxPriority" -}}{{- $_ := set $caller "max_priority" (int .maxPriority) -}}{{- end -}}
+{{- if hasKey . "maxSessions" -}}{{- $_ := set $caller "max_sessions" (int .maxSessions) -}}{{- end -}}
+{{- $callers = append $callers (merge $caller (default dict .config)) -}}
+{{- end -}}
+{{- if $callers -}}{{- $_ := set $keys "callers" $callers -}}{{- end -}}
+{{- include "specmesh.config" (dict "config" (default dict $v.router.config) "keys" $keys "where" "router") -}}
+{{- end -}}
