@@ -46,7 +46,7 @@ def tool(name: str) -> str:
 def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> str:
     """Standard output. Raises `Refused`."""
     command = [tool("helm"), *arguments, *(["-f", "-"] if values is not None else [])]
-    given = json.dumps(values) if values is not None else None
+    given = json.dumps(values, ensure_ascii=False) if values is not None else None
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
         raise Refused(done.stderr + done.stdout)

@@ -2,9 +2,9 @@
 {{- define "specmesh.components" -}}
 - {kind: router, pool: "", spec: {{ toJson .Values.router }}}
 {{- range .Values.verifiers }}
-- {kind: verifier, pool: {{ .name }}, spec: {{ toJson . }}}
+- {kind: verifier, pool: {{ .name | quote }}, spec: {{ toJson . }}}
 {{- end }}
 {{- range .Values.drafts }}
-- {kind: draft, pool: {{ .name }}, spec: {{ toJson . }}}
+- {kind: draft, pool: {{ .name | quote }}, spec: {{ toJson . }}}
 {{- end }}
 {{- end -}}

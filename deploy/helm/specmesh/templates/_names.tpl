@@ -20,15 +20,15 @@
 {{- end -}}
 
 {{- define "specmesh.release" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "specmesh.selector" -}}
 {{ include "specmesh.release" .root }}
 app.kubernetes.io/component: {{ .kind }}
 {{- if .pool }}
-specmesh.dev/pool: {{ .pool }}
+specmesh.dev/pool: {{ .pool | quote }}
 {{- end }}
 {{- end -}}
 

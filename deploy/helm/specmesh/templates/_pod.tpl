@@ -38,10 +38,10 @@ readinessProbe:
 {{- define "specmesh.placement" -}}
 {{- $s := .spec -}}
 {{- with $s.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with $s.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $s.nodeSelector }}
 nodeSelector:
@@ -106,7 +106,7 @@ resources:
 {{- else if .root.Values.hubToken.existingSecret }}
 - name: HF_TOKEN
   valueFrom:
-    secretKeyRef: {name: {{ .root.Values.hubToken.existingSecret }}, key: {{ .root.Values.hubToken.key }}}
+    secretKeyRef: {name: {{ .root.Values.hubToken.existingSecret | quote }}, key: {{ .root.Values.hubToken.key | quote }}}
 {{- end }}
 {{- with .spec.env }}
 {{ toYaml . }}
@@ -123,15 +123,15 @@ resources:
   emptyDir: {}
 {{- if .root.Values.tls.enabled }}
 - name: tls
-  secret: {secretName: {{ .secret }}, defaultMode: 288}
+  secret: {secretName: {{ .secret | quote }}, defaultMode: 288}
 {{- end }}
 {{- $model := default dict (index .root.Values.models (default "" .modelName)) }}
 {{- if $model.pvc }}
 - name: model
-  persistentVolumeClaim: {claimName: {{ $model.pvc.claim }}, readOnly: true}
+  persistentVolumeClaim: {claimName: {{ $model.pvc.claim | quote }}, readOnly: true}
 {{- else if $model.image }}
 - name: model
-  image: {reference: {{ $model.image }}, pullPolicy: IfNotPresent}
+  image: {reference: {{ $model.image | quote }}, pullPolicy: IfNotPresent}
 {{- end }}
 {{- with .spec.volumes }}
 {{ toYaml . }}
@@ -212,7 +212,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       annotations:
-        checksum/config: {{ .config | sha256sum }}
+        checksum/config: {{ .config | sha256sum | quote }}
         {{- with $s.podAnnotations }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -235,7 +235,7 @@ spec:
       {{- end }}
       containers:
         - name: {{ .kind }}
-          image: {{ include "specmesh.image" (dict "root" $root "target" .target "spec" $s) }}
+          image: {{ include "specmesh.image" (dict "root" $root "target" .target "spec" $s) | quote }}
           imagePullPolicy: {{ $root.Values.imagePullPolicy }}
           args: [{{ .kind }}, --config, /etc/specmesh/config/config.toml]
           ports:

@@ -1,0 +1,139 @@
+"""Values that nobody wrote by hand: whatever the schema takes is rendered to what Kubernetes and the services take."""
+
+import tomllib
+from typing import Any
+
+from chart_values import SHA
+from helm_charts import CUSTOM_KINDS, NEWEST, VERSIONS, check_schema, container, needs_tools, of_kind, pod, render
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specmesh.draft.config import DraftConfig
+from specmesh.router.config import RouterConfig
+from specmesh.verifier.config import VerifierConfig
+
+pytestmark = needs_tools
+CLASSES = {"router": RouterConfig, "verifier": VerifierConfig, "draft": DraftConfig}
+
+names = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,22}[a-z0-9])?", fullmatch=True)
+texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=12)
+models = {
+    "claim": {"pvc": {"claim": "weights", "path": "a b/c"}},
+    "image": {"image": f"registry:5000/x/y@sha256:{SHA}", "digest": SHA},
+    "place": {"path": 'table:/srv/x "quoted" \\ <&>.npz'},
+    "hub": {"hub": "org/name-1.5_b"},
+}
+tolerations = st.lists(st.sampled_from([{"operator": "Exists"}, {"key": "a", "operator": "Exists"}]), max_size=2)
+gpus = st.one_of(
+    st.fixed_dictionaries(
+        {"count": st.integers(0, 4)}, optional={"resource": st.sampled_from(["nvidia.com/gpu", "a.b/c"])}
+    ),
+    st.just({"claim": {"deviceClassName": "gpu.example.com", "count": 2}}),
+)
+scaling = st.one_of(
+    st.just({"enabled": False}),
+    st.builds(
+        lambda kind, low, more, target: {
+            "enabled": True, "kind": kind, "min": low + (kind == "hpa"), "max": low + 1 + more, "target": target,
+        },
+        st.sampled_from(["hpa", "keda"]), st.integers(0, 3), st.integers(0, 5), st.integers(1, 500),
+    ),
+)  # fmt: skip
+shared: dict[str, st.SearchStrategy[Any]] = {
+    "replicas": st.integers(0, 5),
+    "tolerations": tolerations,
+    "extraTolerations": tolerations,
+    "nodeSelector": st.dictionaries(st.sampled_from(["a", "b.c/d"]), st.sampled_from(["x", "1", "true"]), max_size=2),
+    "resources": st.just({"requests": {"cpu": 1, "memory": "1Gi"}}),
+    "autoscaling": scaling,
+    "startupSeconds": st.integers(5, 7200),
+    "drainSeconds": st.integers(1, 600),
+    "env": st.just([{"name": "A", "value": "b"}]),
+    "podLabels": st.just({"team": "x"}),
+}
+verifiers = st.fixed_dictionaries(
+    {"name": names}, optional=shared | {"gpu": gpus, "kvMemory": st.sampled_from(["1GiB", "0.5GB", "64kB"])}
+)
+drafts = st.one_of(
+    st.fixed_dictionaries(
+        {"name": names, "kind": st.just("hf"), "model": st.sampled_from(sorted(models))},
+        optional=shared | {"gpu": gpus, "dtype": st.sampled_from(["auto", "float32"]), "trust": st.just("untrusted")},
+    ),
+    st.fixed_dictionaries({"name": names, "kind": st.just("table"), "model": st.just("place")}, optional=shared),
+    st.fixed_dictionaries({"name": names, "kind": st.just("lookup")}, optional=shared),
+)
+
+
+def by_name(pools: list[dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(pool["name"] for pool in pools)
+
+
+@st.composite
+def charts(draw: st.DrawFn) -> dict[str, Any]:
+    pools = draw(st.lists(drafts, max_size=4, unique_by=lambda pool: pool["name"]))
+    target = draw(st.sampled_from(sorted(models)))
+    served = draw(st.lists(verifiers, min_size=1, max_size=2, unique_by=lambda pool: pool["name"]))
+    tls = draw(st.booleans())
+    callers = draw(st.lists(names, max_size=2, unique=True))
+    grants = st.lists(st.sampled_from(by_name(pools)), unique=True) if pools else st.just([])
+    return {
+        "fullnameOverride": draw(st.sampled_from(["", "7", "a-very-long-name-that-has-to-be-cut-somewhere"])),
+        "models": models,
+        "verifiers": [{**each, "model": target} for each in served],
+        "drafts": pools,
+        "router": {"replicas": draw(st.integers(1, 4)), "drainSeconds": draw(st.integers(1, 600))},
+        "tls": {"enabled": tls, "routerSecret": "r", "verifierSecret": "v", "draftSecret": "d"},
+        "auth": {"existingSecret": "t", "callers": [{"name": name, "pools": draw(grants)} for name in callers]},
+        "networkPolicy": {"enabled": draw(st.booleans()), "allowHub": True},
+        "telemetry": {"prometheusPort": 9464},
+        "autoscaling": {"prometheusAddress": "http://prometheus:9090"},
+        "test": {"prompt": draw(texts.filter(bool)), "tokenKey": "t"},
+    }
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(charts(), st.sampled_from([VERSIONS[2], NEWEST]))
+def test_what_the_schema_takes_is_what_kubernetes_and_the_services_take(
+    given_values: dict[str, Any], version: str
+) -> None:
+    """Strictly valid, no two objects of one name, and every file is read by its service."""
+    objects = render(given_values, version=version)
+    check_schema(objects, version)
+    identities = [(each["kind"], each["metadata"]["name"]) for each in objects]
+    assert len(set(identities)) == len(identities)
+    assert all(len(name) <= 63 for _, name in identities)
+    assert {each["kind"] for each in objects if each["kind"] in CUSTOM_KINDS} <= CUSTOM_KINDS.keys()
+    deployments = of_kind(objects, "Deployment")
+    assert len(deployments) == 1 + len(given_values["verifiers"]) + len(given_values["drafts"])
+    for name, deployment in deployments.items():
+        files = tomllib.loads(of_kind(objects, "ConfigMap")[name]["data"]["config.toml"])
+        # The services refuse these two: a table has no device, and this version has no telemetry.
+        assert files.pop("telemetry") == {"prometheus_port": 9464}
+        if str(files.get("model", "")).startswith("table:"):
+            files.pop("device", None)
+        config = CLASSES[container(deployment)["name"]].model_validate(files)
+        assert config.server.drain_seconds < pod(deployment)["terminationGracePeriodSeconds"]
+    check_pools(given_values, objects)
+
+
+def check_pools(given_values: dict[str, Any], objects: list[dict[str, Any]]) -> None:
+    """Each pool asks for its own GPUs and tolerates what it says; what the tests' prompt holds arrives unchanged."""
+    deployments = of_kind(objects, "Deployment").values()
+    for kind, pools in (("verifier", given_values["verifiers"]), ("draft", given_values["drafts"])):
+        for pool in pools:
+            [deployment] = [
+                each
+                for each in deployments
+                if each["spec"]["selector"]["matchLabels"].get("specmesh.dev/pool") == pool["name"]
+                and container(each)["name"] == kind
+            ]
+            gpu = pool.get("gpu", {})
+            limits = container(deployment).get("resources", {}).get("limits", {})
+            wanted = {gpu.get("resource", "nvidia.com/gpu"): gpu["count"]} if gpu.get("count") else {}
+            assert limits == wanted
+            on_gpu = bool(wanted or "claim" in gpu)
+            default = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}] if on_gpu else []
+            expected = pool.get("tolerations", default) + pool.get("extraTolerations", [])
+            assert pod(deployment).get("tolerations", []) == expected
+    [test] = of_kind(objects, "Pod").values()
+    assert test["spec"]["containers"][0]["args"][-1] == given_values["test"]["prompt"]
