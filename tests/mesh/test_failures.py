@@ -87,7 +87,7 @@ async def test_the_only_draft_dies_in_the_middle(mesh: Running) -> None:
             well = Service("draft", mesh.folder, kind="table", drafter__path=mesh.tables.near, server__port=port)
             with well:
                 assert well.address == mortal.address
-                await wait_ready(stub, "pool", seconds=30)
+                await wait_ready(stub, "pool", seconds=10)
 
 
 async def test_a_draft_that_sleeps_costs_one_deadline(mesh: Running) -> None:

@@ -3,6 +3,7 @@ import pytest
 from specmesh.router.arms import ArmStats
 from specmesh.router.block import ArrivingBlock, DraftWork, MalformedAnswer
 from specmesh.router.health import Cooldown, ReplicaHealth
+from specmesh.router.presence import Presence
 from specmesh.router.timing import Stopwatch, split_time
 from specmesh.runtime.types import ArmState, VerifyTiming
 
@@ -30,8 +31,8 @@ def test_a_malformed_piece_leaves_what_came_before(offset: int, token_ids: list[
 
 
 def health() -> ReplicaHealth:
-    replica = ReplicaHealth(Cooldown(first=1.0, longest=8.0, late_blocks=3))
-    replica.recover()
+    replica = ReplicaHealth(Cooldown(first=1.0, longest=8.0, reconnect=2.0, late_blocks=3))
+    replica.recover(0.0)
     return replica
 
 
@@ -41,7 +42,7 @@ def test_pauses_double_up_to_the_longest_and_start_over_after_a_block_in_time() 
         replica.fail(100.0, "nothing came")
         pauses.append(replica.retry_at - 100.0)
         replica.probe()
-        replica.recover()
+        replica.recover(100.0)
     assert pauses == [1, 2, 4, 8, 8, 8]
     replica.on_time()
     replica.fail(100.0, "nothing came")
@@ -53,6 +54,43 @@ def test_failures_of_many_sessions_at_once_are_one_failure() -> None:
     for _ in range(100):
         replica.fail(50.0, "nothing came")
     assert (replica.state, replica.retry_at) == (ArmState.COOLING, 51.0)
+
+
+def test_one_silent_block_is_a_probe_and_two_in_a_row_are_a_failure() -> None:
+    """A busy machine is not a broken draft; a draft that answers probes only is one (C23)."""
+    replica = health()
+    for asked in (1.0, 2.0, 3.0):
+        replica.silent(4.0, asked)
+    assert (replica.state, replica.reason) == (ArmState.PROBING, "nothing arrived by the deadline")
+    replica.recover(5.0)
+    replica.silent(5.1, 4.9)
+    assert replica.ready, "asked for before the probe that went well"
+    replica.on_time()
+    replica.silent(7.0, 6.0)
+    assert replica.state is ArmState.PROBING
+    replica.recover(8.0)
+    replica.silent(10.0, 9.0)
+    assert (replica.state, replica.retry_at) == (ArmState.COOLING, 11.0)
+
+
+def test_a_process_that_was_away_for_long_is_found_soon_and_starts_with_a_clean_record() -> None:
+    """C23: back soon after it is well, however long that took and whatever it did before."""
+    replica, pauses = health(), []
+    for _ in range(5):
+        replica.fail(0.0, "the probe was not answered in time")
+        replica.probe()
+    replica.fail(0.0, "the probe was not answered in time")
+    assert replica.retry_at == 8.0
+    for _ in range(20):
+        replica.disconnected(100.0, "gone")
+        pauses.append(replica.retry_at - 100.0)
+        replica.probe()
+    assert pauses == [1.0, *[2.0] * 19]
+    replica.introduced()
+    assert replica.num_failures == 0
+    replica.recover(200.0)
+    replica.disconnected(200.0, "gone")
+    assert replica.retry_at == 202.0, "one that dies whenever it has been reached is not tried more often"
 
 
 def test_only_late_blocks_in_a_row_are_a_failure() -> None:
@@ -85,6 +123,22 @@ def test_a_replica_that_drained_away_is_tried_again() -> None:
     assert replica.state is ArmState.DRAINING
     replica.disconnected(1.0, "gone")
     assert replica.state is ArmState.COOLING
+
+
+def test_the_log_tells_each_change_of_a_replica_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    presence = Presence("draft", pool="prose", address="h:1")
+    for happens in ("out", "out", "ready", "ready", "out", "out", "ready"):
+        if happens == "out":
+            presence.out("connection lost: UNAVAILABLE")
+        else:
+            presence.ready()
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert said == [
+        ("INFO", "draft not there yet"), ("INFO", "draft ready"), ("WARNING", "draft lost"), ("INFO", "draft ready"),
+    ]  # fmt: skip
+    assert vars(caplog.records[2])["reason"] == "connection lost: UNAVAILABLE"
+    assert {vars(record)["pool"] for record in caplog.records} == {"prose"}
 
 
 def test_parts_of_a_step_add_up_whatever_the_peers_say() -> None:

@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from specmesh.router.health import Cooldown
 from specmesh.router.policies.settings import PolicySettings
 from specmesh.runtime.config import ClientTls, ConfigModel, LogConfig, ServerConfig
 
@@ -43,8 +44,16 @@ class DraftsConfig(ConfigModel):
     cooldown_seconds: float = Field(default=0.25, gt=0)
     """First pause of a replica that failed; doubled by each further failure."""
     max_cooldown_seconds: float = Field(default=10.0, gt=0, le=25.0)
+    max_reconnect_seconds: float = Field(default=2.0, gt=0, le=25.0)
+    """Longest pause between two attempts to reach a replica."""
     late_blocks: int = Field(default=4, ge=1)
-    """So many blocks in a row cut at the deadline are a failure; one of which nothing arrived always is."""
+    """So many blocks in a row cut at the deadline are a failure. One of which nothing arrived takes the replica from
+    the sessions until a probe is answered; two of them in a row are a failure."""
+
+    @property
+    def cooldown(self) -> Cooldown:
+        """How replicas rest."""
+        return Cooldown(self.cooldown_seconds, self.max_cooldown_seconds, self.max_reconnect_seconds, self.late_blocks)
 
 
 class SessionsConfig(ConfigModel):

@@ -11,6 +11,7 @@ from specmesh.router.ask import Ask, AskSource, Ending, Probe
 from specmesh.router.block import ArrivingBlock, DraftWork, MalformedAnswer
 from specmesh.router.health import ReplicaHealth
 from specmesh.router.link import Link, StreamEnded
+from specmesh.router.presence import Presence
 from specmesh.router.registration import Target, draft_fault, needs_vocabulary
 from specmesh.runtime.errors import Overloaded
 from specmesh.runtime.types import ArmState, EntryErrorReason, ServiceInfo
@@ -29,7 +30,8 @@ _log = logging.getLogger(__name__)
 INLINE_TOKENS = 1024
 """A context not yet sent goes with the entry up to this length; a longer one when the replica asks for it."""
 REGISTRATION_SECONDS = 10.0
-LOADING_PAUSE_SECONDS = 1.0
+NOTED_FAILURES = 3
+"""So many failures without a good block between them are worth a line of the log."""
 
 
 class DraftReplica:
@@ -66,6 +68,7 @@ class DraftReplica:
         self._asks: dict[int, Ask] = {}
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._unwell = asyncio.Event()
+        self._presence = Presence("draft", pool=pool, address=address)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -76,10 +79,8 @@ class DraftReplica:
             except (grpc.aio.AioRpcError, StreamEnded) as error:
                 reason = error.code().name if isinstance(error, grpc.aio.AioRpcError) else str(error)
                 self.health.disconnected(time.monotonic(), f"connection lost: {reason}")
-                _log.warning("draft lost", extra=self._names() | {"reason": reason})
-            pause = max(self.health.retry_at - time.monotonic(), 0.0)
-            # One that has never answered is most likely still loading.
-            await asyncio.sleep(min(pause, LOADING_PAUSE_SECONDS) if self.info is None else pause)
+                self._presence.out(f"connection lost: {reason}")
+            await asyncio.sleep(max(self.health.retry_at - time.monotonic(), 0.0))
             if self.health.state is ArmState.COOLING:
                 self.health.probe()
 
@@ -108,10 +109,10 @@ class DraftReplica:
         self.info = info
         if fault:
             if self.health.reason != fault:
-                _log.error("draft is incompatible", extra=self._names() | {"reason": fault})
+                _log.error("draft is incompatible", extra={"pool": self.pool, "address": self.address, "reason": fault})
             self.health.incompatible(time.monotonic(), fault)
             return False
-        self.health.probe()
+        self.health.introduced()
         self._joined(self)
         return self.health.state is not ArmState.QUARANTINED
 
@@ -140,8 +141,9 @@ class DraftReplica:
         self.close(probe.session_id)
         if ending is Ending.COMPLETE:
             self.round_trip = max(waited - block.work.queue_ns - block.work.compute_ns, 0) / 1e9
-            self.health.recover()
-            _log.info("draft ready", extra=self._names())
+            self.health.recover(time.monotonic())
+            if not self.health.num_failures:
+                self._presence.ready()
         else:
             self.fail("the probe was not answered in time")
 
@@ -173,9 +175,21 @@ class DraftReplica:
             except Overloaded:
                 self.fail("does not read its stream")
 
+    def on_time(self) -> None:
+        """A block of a session was complete by its deadline."""
+        self.health.on_time()
+        self._presence.ready()
+
+    def silent(self, asked: float) -> None:
+        """Nothing of a block, asked for at `asked` of the monotonic clock, had come by its deadline."""
+        self.health.silent(time.monotonic(), asked)
+        self._unwell.set()
+
     def fail(self, reason: str) -> None:
         """Something went wrong with a block: pause, then probe."""
         self.health.fail(time.monotonic(), reason)
+        if self.health.num_failures >= NOTED_FAILURES:
+            self._presence.out(reason)
         self._unwell.set()
 
     def late(self) -> None:
@@ -280,9 +294,6 @@ class DraftReplica:
         left = ask.deadline - asyncio.get_running_loop().time()
         if not ask.done.done() and not self._send(ask, position, left):
             ask.finish(Ending.FAILED)
-
-    def _names(self) -> dict[str, object]:
-        return {"pool": self.pool, "address": self.address}
 
 
 def _frame(entries: list[pb.DraftRequestEntry]) -> pb.DraftRequest:

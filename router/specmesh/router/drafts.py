@@ -16,7 +16,7 @@ from specmesh.router.block import NO_WORK, ArrivingBlock, DraftWork
 from specmesh.router.config import DraftsConfig, PoolConfig, RouterConfig
 from specmesh.router.discovery import Fleet, Resolve, resolve_name
 from specmesh.router.draft_replica import INLINE_TOKENS, DraftReplica
-from specmesh.router.health import Cooldown, ReplicaHealth
+from specmesh.router.health import ReplicaHealth
 from specmesh.router.policies.interface import Arm, ArmView, Choice
 from specmesh.router.registration import ONE_HOT_KINDS, Target
 from specmesh.router.session import Session
@@ -115,7 +115,6 @@ class Drafts:
 
     def _fleet(self, pool: PoolConfig, target: Target) -> Fleet[DraftReplica]:
         settings = self._settings
-        cooldown = Cooldown(settings.cooldown_seconds, settings.max_cooldown_seconds, settings.late_blocks)
 
         def make(address: str) -> DraftReplica:
             return DraftReplica(
@@ -123,7 +122,7 @@ class Drafts:
                 address,
                 connect=partial(self._connect, server_name=pool.server_name) if pool.server_name else self._connect,
                 target=target,
-                health=ReplicaHealth(cooldown),
+                health=ReplicaHealth(settings.cooldown),
                 probe_seconds=settings.block_deadline_ms / 1000,
                 joined=self._join,
             )
@@ -235,14 +234,16 @@ class Drafts:
         if arriving.end_reason is DraftEndReason.DEADLINE:  # the draft's own clock was a little faster
             ending = Ending.CUT
         if ending is Ending.COMPLETE:
-            replica.health.on_time()
+            replica.on_time()
             if warm:  # taking in a whole context says nothing about the next block
                 record.stats.record_time(seconds, length)
-        elif ending is Ending.CUT and arriving.token_ids:
-            record.stats.record_time(seconds, length)
-            replica.late()
         elif ending is Ending.CUT:
-            replica.fail("nothing arrived by the deadline")
+            if warm or arriving.token_ids:  # it took at least so long: the next deadline is later
+                record.stats.record_time(seconds, length)
+            if arriving.token_ids:
+                replica.late()
+            else:
+                replica.silent(time.monotonic() - seconds)
         if ending is Ending.CONTEXT_FULL or arriving.end_reason is DraftEndReason.CONTEXT:
             known.left.add(record.facts.arm)
 

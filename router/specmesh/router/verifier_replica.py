@@ -10,6 +10,7 @@ import grpc.aio
 
 from specmesh.router.limits import Gate
 from specmesh.router.link import Link, StreamEnded
+from specmesh.router.presence import Presence
 from specmesh.router.registration import contract_fault
 from specmesh.runtime.contract import PEER_METADATA_KEY
 from specmesh.runtime.errors import Overloaded
@@ -89,6 +90,7 @@ class VerifierReplica:
         self._waiting: dict[int, tuple[int, asyncio.Future[StepResult | EntryFailure]]] = {}
         self._orphans: set[int] = set()
         self._pause = FIRST_PAUSE_SECONDS
+        self._presence = Presence("verifier", address=address)
 
     @property
     def connected(self) -> bool:
@@ -104,7 +106,7 @@ class VerifierReplica:
             except (grpc.aio.AioRpcError, StreamEnded) as error:
                 reason = error.code().name if isinstance(error, grpc.aio.AioRpcError) else str(error)
                 self.fault = f"connection lost: {reason}"
-                _log.warning("verifier lost", extra={"address": self.address, "reason": reason})
+                self._presence.out(self.fault)
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
 
@@ -112,15 +114,16 @@ class VerifierReplica:
         self._stub = VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
         introduction = await self._introduce(self._stub)
         self.model_digest = introduction.info.model_digest
-        self.fault = self._registry.admit(introduction)
+        before, self.fault = self.fault, self._registry.admit(introduction)
         if self.fault:
-            _log.error("verifier is incompatible", extra={"address": self.address, "reason": self.fault})
+            if self.fault != before:
+                _log.error("verifier is incompatible", extra={"address": self.address, "reason": self.fault})
             return
         call = self._stub.Verify(metadata=((PEER_METADATA_KEY, self._peer),))
         self._link = Link(call, _frame, self._receive)
         self.draining, self._pause = False, FIRST_PAUSE_SECONDS
         self._close_orphans()
-        _log.info("verifier ready", extra={"address": self.address})
+        self._presence.ready()
         try:
             await self._link.run()
         finally:
