@@ -61,6 +61,20 @@ FIELD_PATHS: dict[str, str] = {
 }  # fmt: skip
 
 
+_WORDS: Mapping[int, str] = {
+    FieldDescriptor.CPPTYPE_UINT32: "a whole number from 0 to 4294967295",
+    FieldDescriptor.CPPTYPE_UINT64: "a whole number from 0 to 18446744073709551615",
+    FieldDescriptor.CPPTYPE_INT32: "a whole number from -2147483648 to 2147483647",
+    FieldDescriptor.CPPTYPE_FLOAT: "a finite number that float32 holds",
+    FieldDescriptor.CPPTYPE_BOOL: "true or false",
+    FieldDescriptor.CPPTYPE_STRING: "a text of valid Unicode",
+}
+_MESSAGES = {
+    "logit_bias": "a mapping of token ids, whole numbers from 0 to 4294967295, to numbers",
+    "min_chunk_interval": "a number of seconds",
+}
+
+
 def refusal(path: str, problem: str) -> InvalidRequest:
     """The error for a field that is refused before sending."""
     return InvalidRequest(grpc.StatusCode.INVALID_ARGUMENT, f"{path}: {problem}", reason="INVALID_VALUE", field=path)
@@ -92,7 +106,9 @@ def _set_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:
     elif isinstance(prompt[0], int):
         _set_field(request, "tokens.ids", prompt)
     else:
-        turns = [_guard(f"chat.messages[{i}]", _chat_message, turn) for i, turn in enumerate(prompt)]
+        turns = [
+            _guard(f"chat.messages[{i}]", "a role and a text", _chat_message, turn) for i, turn in enumerate(prompt)
+        ]
         request.chat.messages.extend(turns)
 
 
@@ -106,7 +122,8 @@ def _set_field(request: pb.GenerateRequest, path: str, value: object) -> None:
     message: Any = request
     for parent in parents:
         message = getattr(message, parent)
-    _guard(path, _assign, message, message.DESCRIPTOR.fields_by_name[name], value)
+    descriptor = message.DESCRIPTOR.fields_by_name[name]
+    _guard(path, _expected(message, descriptor), _assign, message, descriptor, value)
     held = getattr(message, name)
     for number in held.values() if name == "logit_bias" else (held,):
         if isinstance(number, float) and not math.isfinite(number):
@@ -128,11 +145,20 @@ def _assign(message: Message, descriptor: FieldDescriptor, value: object) -> Non
         setattr(message, name, value)
 
 
-def _guard(path: str, act: Callable[..., T], *arguments: object) -> T:
-    """Protobuf's own checks, with the name of the field; its words may quote a text and are not kept."""
+def _guard(path: str, expected: str, act: Callable[..., T], *arguments: object) -> T:
+    """Protobuf's own checks, with the name of the field and its range; its words may quote a text and are not kept."""
     try:
         return act(*arguments)
-    except KeyError:
-        raise refusal(path, "is not one of the names there are") from None
-    except (ValueError, TypeError, OverflowError, AttributeError):
-        raise refusal(path, "does not fit the type or range of this field") from None
+    except (KeyError, ValueError, TypeError, OverflowError, AttributeError):
+        raise refusal(path, f"must be {expected}") from None
+
+
+def _expected(message: Message, descriptor: FieldDescriptor) -> str:
+    """What a field takes, for people."""
+    if descriptor.enum_type is not None:
+        values = [value.name for value in descriptor.enum_type.values]
+        prefix = values[0].removesuffix("UNSPECIFIED")
+        return f"one of {', '.join(value.removeprefix(prefix) for value in values[1:])}"
+    one = _WORDS.get(descriptor.cpp_type) or _MESSAGES[descriptor.name]
+    held = getattr(message, descriptor.name)
+    return f"a list, each {one}" if isinstance(held, Sequence) and not isinstance(held, str) else one

@@ -123,7 +123,7 @@ def generate(
     given |= {"step_reports": steps, **_draft_options(drafts)}
     console = _console(stderr=True, highlight=False)
     text = _token_ids(tokens) if tokens is not None else _text(prompt, file, chat, system)
-    run(generate_text(connect, text, given, as_json=as_json, output=sys.stdout, console=console), connection.address)
+    run(generate_text(connect, text, given, as_json=as_json, output=sys.stdout, console=console), connection)
 
 
 def _text(prompt: str | None, file: TextIO | None, chat: bool, system: str | None) -> str | list[tuple[str, str]]:
@@ -155,14 +155,33 @@ def _draft_options(drafts: str) -> Mapping[str, Any]:
     return {"draft_mode": "ONLY", "arms": [name.strip() for name in drafts.split(",")]}
 
 
-@main.command()
+ARMS_HELP = """List the arms: a draft pool at one model digest each.
+
+\b
+replicas        how many are ready now
+acceptance      tokens kept / tokens drafted in the latest steps; older ones fade
+ms to a block   median wait for the latest 101 blocks, network included
+share of steps  of all steps with a draft in the last minute
+why             what keeps the arm out
+
+\b
+READY           in use
+PROBING         being tried, away from requests
+COOLING         rests after a failure, then is tried again
+DRAINING        its process is ending
+INCOMPATIBLE    another vocabulary or contract than the target's
+QUARANTINED     sent what it did not sample; needs an operator
+"""
+
+
+@main.command(help=ARMS_HELP)
 @click.option("--model", default="", help="Only arms of this target.")
 @click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
 @click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds, with --watch.")
 @click.option("--json", "as_json", is_flag=True)
 @connection_options
 def drafts(connection: Connection, model: str, watch: bool, interval: float, as_json: bool) -> None:
-    """List the arms: state, replicas, acceptance, time to a block, share of steps."""
+    """List the arms."""
     from specmesh.command.drafts import show_drafts
 
     if watch and as_json:
@@ -170,7 +189,7 @@ def drafts(connection: Connection, model: str, watch: bool, interval: float, as_
     shown = show_drafts(
         connection.client, _console(), model=model, as_json=as_json, interval=interval if watch else None
     )
-    run(shown, connection.address)
+    run(shown, connection)
 
 
 @main.command()
@@ -180,7 +199,7 @@ def models(connection: Connection, as_json: bool) -> None:
     """List the targets that are served."""
     from specmesh.command.drafts import show_models
 
-    run(show_models(connection.client, _console(), as_json=as_json), connection.address)
+    run(show_models(connection.client, _console(), as_json=as_json), connection)
 
 
 @main.command()
@@ -227,7 +246,7 @@ def bench(
         options=options,
         prompts=prompts,
     )
-    report = run(load, connection.address)
+    report = run(load, connection)
     if as_json:
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
     else:

@@ -99,6 +99,26 @@ def test_what_the_wire_cannot_carry_is_refused_by_name(option: str, value: objec
 
 
 @pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("top_k", -1, "must be a whole number from 0 to 4294967295"),
+        ("seed", 2**64, "must be a whole number from 0 to 18446744073709551615"),
+        ("priority", 2**31, "must be a whole number from -2147483648 to 2147483647"),
+        ("temperature", "hot", "must be a finite number that float32 holds"),
+        ("rule", "block", "must be one of BLOCK, TOKEN, COUPLED"),
+        ("stop_token_ids", [-1], "must be a list, each a whole number from 0 to 4294967295"),
+        ("stop", "END", "must be a list, each a text of valid Unicode"),
+        ("logit_bias", {-1: 1.0}, "must be a mapping of token ids, whole numbers from 0 to 4294967295, to numbers"),
+        ("min_chunk_interval", "soon", "must be a number of seconds"),
+    ],
+)
+def test_a_refusal_says_what_the_field_takes(option: str, value: object, words: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        build_request("x", {"max_output_tokens": 1, option: value})
+    assert refused.value.message == f"{refused.value.field}: {words}"
+
+
+@pytest.mark.parametrize(
     ("prompt", "field"),
     [
         ([], "input"),

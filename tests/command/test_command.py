@@ -1,5 +1,6 @@
 """The `specmesh` command as a user runs it: processes of its own, over real gRPC."""
 
+import io
 import json
 import os
 import re
@@ -9,12 +10,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from rich.console import Console
 
+from specmesh.client import AsyncClient
+from specmesh.command.generate import generate
 from specmesh.command.report import PARTS
+from specmesh.v1 import router_service_pb2 as pb
 
 VOCABULARY = 16
 COMMAND = [sys.executable, "-m", "specmesh.cli"]
@@ -98,6 +104,21 @@ def test_generate_shows_the_output_and_what_each_arm_did(address: str) -> None:
     assert "What each arm did" in done.stderr
     assert "3 tokens in, 24 out" in done.stderr
     assert "ended by LENGTH" in done.stderr
+
+
+async def test_a_terminal_shows_that_the_first_token_is_awaited_and_a_file_does_not(address: str) -> None:
+    for terminal in (True, False):
+        output, console = io.StringIO(), Console(file=io.StringIO(), force_terminal=terminal)
+        options: Any = {"max_output_tokens": 5}
+        await generate(lambda: AsyncClient(address), [1, 2, 3], options, as_json=False, output=output, console=console)
+        assert output.getvalue().count(",") == 4
+        assert ("waiting for the first token" in console.file.getvalue()) is terminal  # type: ignore[attr-defined]
+
+
+def test_the_columns_and_states_of_arms_are_explained() -> None:
+    said = specmesh("drafts", "--help").stdout
+    states = [name.removeprefix("ARM_STATE_") for name in pb.ArmState.keys()[1:]]
+    assert all(word in said for word in ("replicas", "acceptance", "ms to a block", "share of steps", *states))
 
 
 def test_the_same_seed_gives_the_same_ids_with_drafts_and_without(address: str) -> None:

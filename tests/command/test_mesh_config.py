@@ -42,6 +42,10 @@ def test_the_port_is_as_given_then_as_configured_then_the_default() -> None:
     [
         ('{"level": "INFO", "message": "loading"}', "loading"),
         ('{"level": "WARNING", "message": "slow", "error": "m.E"}', "warning: slow (m.E)"),
+        (
+            '{"level": "WARNING", "message": "draft lost", "pool": "code", "reason": "gone", "trace_id": "x"}',
+            "warning: draft lost (code, gone)",
+        ),
         ("Traceback", "Traceback"),
         ("[1, 2]", "[1, 2]"),
     ],

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,16 @@ import click
 import grpc
 
 from specmesh.client import AsyncClient, SpecMeshError, Tls
-from specmesh.command.mesh_config import DEFAULT_ADDRESS
+from specmesh.command.mesh_config import DEFAULT_ADDRESS, DEFAULT_PORT
+from specmesh.runtime.handshake import HandshakeFault, handshake_fault
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAILED = 1
+MAX_PORT = 65_535
+GRPC_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:")
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:/\[\]\s]+):(?P<port>[0-9]+)")
 
 ADVICE = {
     grpc.StatusCode.UNAVAILABLE: "Is a router there (--address)? `specmesh up` starts a mesh on this machine.",
@@ -28,6 +33,11 @@ ADVICE = {
     grpc.StatusCode.NOT_FOUND: "`specmesh models` lists what is served.",
     grpc.StatusCode.UNIMPLEMENTED: "Is this a router's address? Clients cannot call drafts and verifiers.",
     grpc.StatusCode.INTERNAL: "The router's log has the rest.",
+}
+TLS_ADVICE = {
+    HandshakeFault.NO_TLS: "Leave out --tls and the other --tls options, or give the address of its TLS port.",
+    HandshakeFault.AUTHORITY: "Give the authority that signed its certificate with --tls-ca FILE.",
+    HandshakeFault.NAME: "Give in --address the name that its certificate is for.",
 }
 
 
@@ -95,27 +105,46 @@ def _connection(
     if token_file and tls is None and not plaintext_token:
         raise click.UsageError("--token-file needs TLS (--tls), or --plaintext-token where something else encrypts.")
     token = token_file.read_text().strip() if token_file else None
-    return Connection(address, tls, token, plaintext_token)
+    return Connection(_checked_address(address), tls, token, plaintext_token)
+
+
+def _checked_address(address: str) -> str:
+    """Raises `UsageError` for what no channel could reach, and says what is missing."""
+    scheme, separator, rest = address.partition("://")
+    if separator and scheme in ("http", "https"):
+        more = " and --tls" if scheme == "https" else ""
+        raise click.UsageError(f"--address: {address}: no http here; give --address {rest.rstrip('/')}{more}.")
+    if address.startswith(GRPC_SCHEMES):
+        return address
+    parts = _HOST_AND_PORT.fullmatch(address)
+    if parts is None:
+        host = (
+            f"[{address}]" if address.count(":") > 1 and "[" not in address else address.rpartition(":")[0] or address
+        )
+        raise click.UsageError(f"--address: {address}: expected HOST:PORT, such as {host}:{DEFAULT_PORT}.")
+    if not 1 <= int(parts["port"]) <= MAX_PORT:
+        raise click.UsageError(f"--address: {address}: the port must be from 1 to {MAX_PORT}.")
+    return address
 
 
 def _bytes(path: Path | None) -> bytes | None:
     return path.read_bytes() if path else None
 
 
-def run(main: Coroutine[Any, Any, R], address: str) -> R:
+def run(main: Coroutine[Any, Any, R], connection: Connection) -> R:
     """Run to the end; an error of the mesh is a line that says what to do next, and status 1."""
     try:
         return asyncio.run(main)
     except SpecMeshError as error:
-        fail(error, address)
+        fail(error, connection)
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def fail(error: SpecMeshError, address: str) -> NoReturn:
+def fail(error: SpecMeshError, connection: Connection) -> NoReturn:
     """Say what happened and what to do."""
-    sys.stderr.write(f"specmesh: {address}: {error}\n")
-    advice = ADVICE.get(error.code)
+    sys.stderr.write(f"specmesh: {connection.address}: {error}\n")
+    advice = _tls_advice(error, uses_tls=connection.tls is not None) or ADVICE.get(error.code)
     if error.reason == "NO_VERIFIER":
         advice = "The router answers, but no verifier does: is one running, and has it loaded its model?"
     if error.field.startswith("draft.arms"):
@@ -125,3 +154,14 @@ def fail(error: SpecMeshError, address: str) -> NoReturn:
     if advice:
         sys.stderr.write(f"{advice}\n")
     sys.exit(FAILED)
+
+
+def _tls_advice(error: SpecMeshError, *, uses_tls: bool) -> str:
+    """What to do about a handshake that failed; empty when none did."""
+    fault = handshake_fault(error.message) if error.code is grpc.StatusCode.UNAVAILABLE else None
+    if fault is None:
+        return ""
+    if fault is HandshakeFault.CLOSED:
+        what = "ask for a client's certificate: --tls-cert and --tls-key" if uses_tls else "expect TLS: --tls, --tls-ca"
+        return f"The server closed the connection before an answer; it may {what}."
+    return f"{fault.value[0].upper()}{fault.value[1:]}. {TLS_ADVICE[fault]}"

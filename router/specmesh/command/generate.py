@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from specmesh.client import AsyncClient, Delta, Finished, Generation, Options, Prompt, SpecMeshError
 from specmesh.command.report import arm_table, generation_json, totals_by_arm
@@ -20,6 +21,20 @@ async def collect(client: AsyncClient, prompt: Prompt, on_text: Callable[[str], 
     return generation
 
 
+def first_token_progress(console: Console) -> Progress:
+    """For a person at a terminal: a long prompt, or a queue, takes its time before the first token. Leaves no trace."""
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("waiting for the first token; the prompt is being read"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    progress.add_task("")
+    return progress
+
+
 async def generate(
     connect: Callable[[], AsyncClient],
     prompt: Prompt,
@@ -30,18 +45,21 @@ async def generate(
     console: Console,
 ) -> None:
     """Text to `output`, the table to `console` (standard error); or one JSON object to `output`."""
+    waiting = first_token_progress(console)
 
     def show(text: str) -> None:
+        waiting.stop()
         if not as_json:
             output.write(text)
             output.flush()
 
     async with connect() as client:
-        try:
-            generation = await collect(client, prompt, show, options)
-        except SpecMeshError:
-            show("\n")  # what is said of the failure gets a line of its own
-            raise
+        with waiting:
+            try:
+                generation = await collect(client, prompt, show, options)
+            except SpecMeshError:
+                show("\n")  # what is said of the failure gets a line of its own
+                raise
     if as_json:
         output.write(json.dumps(generation_json(generation), ensure_ascii=False, indent=2) + "\n")
         return

@@ -12,6 +12,8 @@ STOP_SECONDS = 40.0
 """Longer than a service's default drain."""
 KEPT_LINES = 20
 MAX_LINE_BYTES = 1024 * 1024
+TOLD = ("pool", "arm", "model", "address", "reason", "error")
+"""Fields of a log line that a person needs to understand it."""
 
 
 class ServiceEnded(Exception):
@@ -106,7 +108,7 @@ def _address_in(line: bytes) -> str:
 
 
 def readable(line: str) -> str:
-    """A log line for people: level and message of a JSON line, anything else as it is."""
+    """A log line for people: level, message and what it is about of a JSON line, anything else as it is."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -114,5 +116,6 @@ def readable(line: str) -> str:
     if not isinstance(record, dict) or "message" not in record:
         return line
     level = str(record.get("level", "INFO"))
-    detail = f" ({record['error']})" if "error" in record else ""
-    return f"{record['message']}{detail}" if level == "INFO" else f"{level.lower()}: {record['message']}{detail}"
+    details = ", ".join(str(record[key]) for key in TOLD if record.get(key))
+    message = f"{record['message']} ({details})" if details else str(record["message"])
+    return message if level == "INFO" else f"{level.lower()}: {message}"

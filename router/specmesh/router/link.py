@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
+from specmesh.runtime.handshake import handshake_fault
 from specmesh.runtime.streams import FrameQueue
 
 E = TypeVar("E", bound=Message)
@@ -14,6 +15,14 @@ E = TypeVar("E", bound=Message)
 
 class StreamEnded(Exception):
     """The peer closed its side of a stream that should last."""
+
+
+def lost_because(error: "grpc.aio.AioRpcError | StreamEnded") -> str:
+    """Why a connection is gone or did not come about; nothing in it is of a request."""
+    if isinstance(error, StreamEnded):
+        return f"connection lost: {error}"
+    fault = handshake_fault(error.details() or "")
+    return f"connection lost: {error.code().name}" + (f", {fault.value} (tls.*)" if fault else "")
 
 
 class Link(Generic[E]):

@@ -9,7 +9,7 @@ from typing import Protocol
 import grpc.aio
 
 from specmesh.router.limits import Gate
-from specmesh.router.link import Link, StreamEnded
+from specmesh.router.link import Link, StreamEnded, lost_because
 from specmesh.router.presence import Presence
 from specmesh.router.registration import contract_fault
 from specmesh.runtime.contract import PEER_METADATA_KEY
@@ -104,8 +104,7 @@ class VerifierReplica:
                 async with self._connect(self.address) as channel:
                     await self._serve(channel)
             except (grpc.aio.AioRpcError, StreamEnded) as error:
-                reason = error.code().name if isinstance(error, grpc.aio.AioRpcError) else str(error)
-                self.fault = f"connection lost: {reason}"
+                self.fault = lost_because(error)
                 self._presence.out(self.fault)
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
