@@ -1,0 +1,79 @@
+"""Counters, histograms and gauges, and how they look in OTLP and to Prometheus."""
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from specmesh.runtime.telemetry.instruments import HistogramPoint, Point, Registry
+from specmesh.runtime.telemetry.names import ARM_DEMAND, KV_BLOCKS, STEP_DURATION, VERIFIER_BATCH
+from specmesh.runtime.telemetry.otlp_messages import metrics_request
+from specmesh.runtime.telemetry.prometheus import FamilyCollector
+
+
+def measured() -> Registry:
+    registry = Registry()
+    registry.counter(ARM_DEMAND).of("code").add()
+    registry.counter(ARM_DEMAND).of("code").add(2)
+    registry.counter(ARM_DEMAND).of("prose").add()
+    steps = registry.histogram(STEP_DURATION).of("total")
+    for seconds in (0.0001, 0.00011, 0.7, 99.0):
+        steps.record(seconds)
+    steps.link(0.7, trace_id=0xAB, span_id=0xCD)
+    registry.histogram(VERIFIER_BATCH).of().record(3)
+    registry.observe(KV_BLOCKS, lambda: [(("used",), 3.0), (("free",), 5.0)])
+    return registry
+
+
+def test_values_collect_by_series() -> None:
+    families = {family.metric: family.points for family in measured().collect()}
+    assert list(families[ARM_DEMAND]) == [Point(("code",), 3.0), Point(("prose",), 1.0)]
+    assert list(families[KV_BLOCKS]) == [Point(("used",), 3.0), Point(("free",), 5.0)]
+    [point] = families[STEP_DURATION]
+    assert isinstance(point, HistogramPoint)
+    by_bound = dict(zip((*STEP_DURATION.buckets, float("inf")), point.counts, strict=True))
+    assert {bound: count for bound, count in by_bound.items() if count} == {
+        0.0001: 1,  # a bound belongs to its bucket
+        0.00025: 1,
+        1.0: 1,
+        float("inf"): 1,
+    }
+    assert abs(point.sum - 99.70021) < 1e-9
+
+
+def test_a_collected_value_does_not_change_afterwards() -> None:
+    registry = measured()
+    before = registry.collect()
+    registry.histogram(STEP_DURATION).of("total").record(1.0)
+    registry.counter(ARM_DEMAND).of("code").add()
+    [point] = next(family.points for family in before if family.metric is STEP_DURATION)
+    assert isinstance(point, HistogramPoint)
+    assert sum(point.counts) == 4
+
+
+def test_otlp_has_names_units_buckets_and_exemplars() -> None:
+    request = metrics_request(measured().collect(), {"service.name": "specmesh-router"}, start_ns=5)
+    [resource] = request.resource_metrics
+    assert resource.resource.attributes[0].value.string_value == "specmesh-router"
+    metrics = {metric.name: metric for metric in resource.scope_metrics[0].metrics}
+    assert metrics[ARM_DEMAND.name].sum.is_monotonic
+    assert [point.as_double for point in metrics[ARM_DEMAND.name].sum.data_points] == [3.0, 1.0]
+    assert metrics[STEP_DURATION.name].unit == "s"
+    [steps] = metrics[STEP_DURATION.name].histogram.data_points
+    assert steps.count == 4
+    assert tuple(steps.explicit_bounds) == STEP_DURATION.buckets
+    assert len(steps.bucket_counts) == len(steps.explicit_bounds) + 1
+    assert steps.exemplars[0].trace_id == (0xAB).to_bytes(16, "big")
+    assert steps.start_time_unix_nano == 5
+    assert [point.as_double for point in metrics[KV_BLOCKS.name].gauge.data_points] == [3.0, 5.0]
+
+
+def test_prometheus_has_totals_accumulated_buckets_and_exemplars() -> None:
+    registry = CollectorRegistry()
+    registry.register(FamilyCollector(measured().collect, {"service.name": "specmesh-router"}))
+    text = generate_latest(registry).decode()
+    assert 'specmesh_arm_demand_total{specmesh_pool="code"} 3.0' in text
+    assert 'specmesh_verifier_kv_blocks{specmesh_state="free"} 5.0' in text
+    assert 'specmesh_step_duration_seconds_bucket{le="0.00025",specmesh_part="total"} 2.0' in text
+    assert 'specmesh_step_duration_seconds_count{specmesh_part="total"} 4.0' in text
+    assert 'specmesh_verifier_batch_size_bucket{le="4.0"} 1.0' in text
+    assert f'trace_id="{0xAB:032x}"' in text
+    assert 'target_info{service_name="specmesh-router"} 1.0' in text
