@@ -1,0 +1,164 @@
+"""The images. They cannot be built here: what goes into them is installed, and the file that builds them is read."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helm_charts import CHART, ROOT, load, needs_tools, tool
+
+DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+INSTALL = ROOT / "deploy" / "install.sh"
+LOCK = ROOT / "requirements.lock"
+TARGETS = {"router", "draft", "verifier", "cpu"}
+BASE_MEGABYTES = 131
+"""Of python:3.11-slim-bookworm, unpacked."""
+ROUTER_MEGABYTES = 300
+
+
+def instructions() -> list[str]:
+    text = DOCKERFILE.read_text().replace("\\\n", " ")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def stages() -> dict[str, tuple[str, list[str]]]:
+    """Name to parent and instructions."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for line in instructions():
+        if match := re.fullmatch(r"FROM (\S+) AS (\S+)", line):
+            found[match[2]] = match[1], []
+        elif found:
+            found[list(found)[-1]][1].append(line)
+    return found
+
+
+def line_of(stage: str) -> list[str]:
+    """Its instructions after those of the stages that it is built on."""
+    parent, own = stages()[stage]
+    return [*(line_of(parent) if parent in stages() else []), *own]
+
+
+@needs_tools
+def test_the_dockerfile_is_lint_free() -> None:
+    done = subprocess.run([tool("hadolint"), str(DOCKERFILE)], capture_output=True, text=True, check=False)
+    assert done.stdout + done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_every_image_of_the_chart_has_a_target() -> None:
+    assert stages().keys() >= TARGETS
+    repositories = {image["repository"] for image in load(CHART / "values.yaml")["images"].values()}
+    assert repositories == {f"specmesh/{target}" for target in TARGETS}
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_images_run_one_command_as_the_charts_user(target: str) -> None:
+    lines = line_of(target)
+    security = load(CHART / "values.yaml")["podSecurity"]
+    users = [line for line in lines if line.startswith("USER ")]
+    assert users[-1] == f"USER {security['runAsUser']}:{security['runAsGroup']}"
+    [entrypoint] = [line for line in lines if line.startswith("ENTRYPOINT ")]
+    assert json.loads(entrypoint.removeprefix("ENTRYPOINT ")) == ["specmesh"]
+    [copied] = [line for line in lines if line.startswith("COPY ") and "/opt/specmesh" in line]
+    assert copied == f"COPY --from=python-{_stage_of(target)} /opt/specmesh /opt/specmesh"
+
+
+def _stage_of(target: str) -> str:
+    return target if target in ("router", "cpu") else "gpu"
+
+
+def test_nothing_is_unpinned() -> None:
+    """One base image by its full version; packages by version; everything of Python by the lock."""
+    parents = {parent for parent, _ in stages().values()} - stages().keys()
+    assert parents == {"${PYTHON_IMAGE}"}
+    assert re.search(r"^ARG PYTHON_IMAGE=python:\d+\.\d+\.\d+-slim-\w+$", DOCKERFILE.read_text(), re.MULTILINE)
+    packages = [word for line in instructions() if "apt-get install" in line for word in line.split() if "=" in word]
+    assert sorted(word.partition("=")[0] for word in packages) == ["gcc", "libc6-dev"]
+    installs = [line for line in INSTALL.read_text().splitlines() if line.lstrip().startswith("in_venv install")]
+    assert all('-c "$lock"' in line or "==$version" in line for line in installs)
+
+
+def test_what_is_copied_is_sent() -> None:
+    """Every source of a COPY passes the list of what a build is given."""
+    allowed = {
+        line[1:] for line in (ROOT / "deploy" / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"
+    }
+    copies = [line.split()[1:-1] for line in instructions() if line.startswith("COPY ") and "--from" not in line]
+    sources = {source for line in copies for source in line}
+    assert sources == allowed
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+
+
+def install(stage: str, folder: Path, wheels: Path) -> Path:
+    """The stage's environment; its interpreter."""
+    environment = os.environ | {"TORCH_INDEX": "", "PATH": f"{Path(sys.base_prefix) / 'bin'}:{os.environ['PATH']}"}
+    command = ["sh", str(INSTALL), stage, str(folder), str(wheels), str(LOCK)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def wheels() -> Path:
+    """Those that the tests themselves run on."""
+    folder = ROOT / "build" / "dist"
+    assert list(folder.glob("specmesh*.whl")), "run `make build/dist/.built`"
+    return folder
+
+
+def says(python: Path, code: str) -> str:
+    return subprocess.run(
+        [str(python), "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+
+
+INSTALLED = "import importlib.metadata as m; print(*sorted(d.name.lower() for d in m.distributions()))"
+
+
+@pytest.mark.slow
+def test_the_routers_image_is_small_and_has_no_torch(tmp_path: Path, wheels: Path) -> None:
+    """Under 300 MB with its base; it starts as far as its configuration, and prompt lookup runs in it too."""
+    python = install("router", tmp_path / "router", wheels)
+    installed = set(says(python, INSTALLED).split())
+    assert {"specmesh", "specmesh-client", "tokenizers", "opentelemetry-sdk"} <= installed
+    assert not {"torch", "transformers", "pip", "setuptools"} & installed
+    size = sum(path.lstat().st_size for path in (tmp_path / "router").rglob("*") if path.is_file()) / 1e6
+    assert size + BASE_MEGABYTES < ROUTER_MEGABYTES
+    assert list((tmp_path / "router").rglob("*.pyc")), "a read-only root keeps no byte code"
+    command = [str(python.parent / "specmesh"), "router", "--set", "verifiers=[]"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "verifiers" in done.stderr
+    assert says(python, "from specmesh.draft.drafter import make_drafter; print(make_drafter('lookup', {}).info.kind)")
+
+
+@pytest.mark.slow
+def test_the_cpu_image_serves_models(tmp_path: Path, wheels: Path) -> None:
+    python = install("cpu", tmp_path / "cpu", wheels)
+    code = "import torch, specmesh.model.loading, specmesh.verifier.__main__; print(torch.version.cuda)"
+    assert says(python, code) == "None"
+    assert "bitsandbytes" not in says(python, INSTALLED).split()
+
+
+@pytest.mark.slow
+def test_the_gpu_images_can_be_had_at_the_versions_of_the_lock(tmp_path: Path, wheels: Path) -> None:
+    """Resolved and not installed, which would take gigabytes: every package has its version in the lock."""
+    lock = dict(line.lower().split("==") for line in LOCK.read_text().split() if "==" in line)
+    [client], [server] = wheels.glob("specmesh_client-*.whl"), wheels.glob("specmesh-*.whl")
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "-c", str(LOCK)]
+    subprocess.run([*command, "--report", str(report), str(client), f"{server}[gpu,otel]"], check=True, timeout=200)
+    resolved = {
+        each["metadata"]["name"].lower(): each["metadata"]["version"].partition("+")[0]
+        for each in json.loads(report.read_text())["install"]
+    }
+    ours = {"specmesh", "specmesh-client"}
+    assert {"torch", "triton", "bitsandbytes", "transformers"} <= resolved.keys()
+    same = {name.replace("-", "_").replace(".", "_"): version for name, version in lock.items()}
+    # The CUDA libraries are pinned by torch itself.
+    free = {name for name in resolved if not name.startswith("nvidia-")} - ours
+    unpinned = {name for name in free if same.get(name.replace("-", "_").replace(".", "_")) != resolved[name]}
+    assert unpinned == set()
