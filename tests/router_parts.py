@@ -5,11 +5,11 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from specmesh.router.arms import ArmFacts
+from specmesh.router.arms import ArmFacts, DraftScope
 from specmesh.router.callers import Caller
 from specmesh.router.policies import Arm
 from specmesh.router.registration import Target
-from specmesh.router.request import DraftScope, Offer, Plan
+from specmesh.router.request import Offer, Plan
 from specmesh.router.session import Session
 from specmesh.router.text import TextStream
 from specmesh.runtime.contract import CONTRACT_VERSION

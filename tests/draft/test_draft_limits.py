@@ -221,10 +221,11 @@ async def test_info_says_what_the_draft_is() -> None:
     async with draft_peer(table_drafter(table), limits=EngineLimits(max_block_length=7)) as peer:
         info = (await peer.stub.GetInfo(pb.DraftServiceGetInfoRequest())).info
         assert (info.kind, info.model_name, info.vocabulary_size, info.max_block_length) == ("table", "mine", 5, 7)
+        assert not info.one_hot
         assert (info.model_digest, info.tokenizer_digest) == ("d" * 64, "t" * 64)
         assert (info.contract_version, info.max_context_tokens, info.vocabulary_hashes) == (1, 4096, b"")
         told = (await peer.stub.GetInfo(pb.DraftServiceGetInfoRequest(want_vocabulary=True))).info
         assert told.vocabulary_hashes == b"\1\2\3\4" * 5
     async with draft_peer(LookupDrafter(LookupSettings())) as peer:
         info = (await peer.stub.GetInfo(pb.DraftServiceGetInfoRequest())).info
-        assert (info.kind, info.vocabulary_size, info.tokenizer_digest) == ("lookup", 0, "")
+        assert (info.kind, info.vocabulary_size, info.tokenizer_digest, info.one_hot) == ("lookup", 0, "", True)

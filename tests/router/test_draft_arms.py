@@ -20,10 +20,10 @@ from router_fakes import (
 )
 from router_parts import INFO, TARGET, make_session
 
+from specmesh.router.arms import DraftScope
 from specmesh.router.config import PoolConfig
 from specmesh.router.drafts import Drafts
 from specmesh.router.policies import PLAIN
-from specmesh.router.request import DraftScope
 from specmesh.runtime.types import BlockRefusal, FallbackReason, Rule, StepResult
 from specmesh.v1 import draft_service_pb2 as pb
 from specmesh.v1 import router_service_pb2 as router_pb
@@ -109,7 +109,7 @@ async def test_rows_of_an_untrusted_draft_are_not_believed_under_block() -> None
         await send(drafted(entry, 0, 10, rows=[b"12345678"]))
         await send(ended(entry))
 
-    lookup = other(DRAFT_INFO, kind="lookup")
+    lookup = other(DRAFT_INFO, kind="of its own", one_hot=True)
     async with drafts_of(FakeDraft(lookup, with_rows), pool="shady", trust="untrusted") as (drafts, _):
         await ready(drafts)
         block = await ask(drafts, make_session(scope=DraftScope(frozenset({"shady"}), needs_trust=True)))
@@ -147,6 +147,27 @@ async def test_why_a_step_is_plain() -> None:
         assert (await drafts.block(session, PLAIN, ())).fallback is FallbackReason.NO_ARM
         off = make_session(scope=DraftScope(frozenset()))
         assert (await drafts.block(off, PLAIN, ())).fallback is FallbackReason.FORBIDDEN
+
+
+@pytest.mark.parametrize(
+    ("one_hot", "rule", "reason"),
+    [
+        (False, Rule.BLOCK, FallbackReason.FORBIDDEN),
+        (True, Rule.BLOCK, FallbackReason.NO_ARM),
+        (False, Rule.COUPLED, FallbackReason.NO_ARM),
+    ],
+)
+async def test_an_arm_that_the_rule_keeps_out_is_forbidden_and_one_that_is_away_is_not(
+    one_hot: bool, rule: Rule, reason: FallbackReason
+) -> None:
+    fake = FakeDraft(other(DRAFT_INFO, one_hot=one_hot))
+    async with drafts_of(fake, pool="shady", trust="untrusted") as (drafts, _):
+        await ready(drafts)
+        scope = DraftScope(frozenset({"shady"}), needs_trust=rule is not Rule.COUPLED)
+        session = make_session(rule=rule, scope=scope)
+        for replica in drafts.replicas():
+            replica.fail("to be away")
+        assert (await ask(drafts, session)).fallback is reason
 
 
 async def test_closing_a_session_reaches_every_replica_that_was_sent_some_of_it() -> None:

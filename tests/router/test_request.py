@@ -3,8 +3,9 @@ from collections.abc import Callable
 import pytest
 from router_parts import EVERYBODY, arm_facts, make_offer
 
+from specmesh.router.arms import DraftScope
 from specmesh.router.callers import Caller
-from specmesh.router.request import DraftScope, Plan, plan_request
+from specmesh.router.request import Plan, plan_request
 from specmesh.runtime.errors import ContextTooLong, InvalidValue, MeshError, NotAllowed, UnknownField, UnknownModel
 from specmesh.runtime.errors import UnsupportedOption as Unsupported
 from specmesh.runtime.types import Rule

@@ -106,6 +106,8 @@ class DrafterInfo:
     vocabulary_hashes: bytes = b""
     eos_token_ids: frozenset[int] = frozenset()
     bytes_per_token: int = 4
+    one_hot: bool = False
+    """It never sends rows."""
 
 
 class Drafter(Protocol):

@@ -116,6 +116,7 @@ class LookupDrafter:
             model_digest=hashlib.sha256(f"lookup 1 {settings.model_dump_json()}".encode()).hexdigest(),
             max_context_tokens=settings.max_context_tokens,
             bytes_per_token=BYTES_PER_TOKEN,
+            one_hot=True,
         )
 
     def advance(self, turns: Sequence[Turn]) -> list[Advance]:

@@ -203,4 +203,5 @@ def service_info(info: DrafterInfo, max_block_length: int) -> ServiceInfo:
         build=build_version(),
         vocabulary_hashes=info.vocabulary_hashes,
         max_block_length=max_block_length,
+        one_hot=info.one_hot,
     )

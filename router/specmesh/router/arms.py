@@ -32,6 +32,29 @@ class ArmFacts:
         return self.arm.name
 
 
+@dataclass(frozen=True, slots=True)
+class DraftScope:
+    """Which arms may see a context: the caller's pools, narrowed by the request and by the rule."""
+
+    pools: frozenset[str]
+    arms: frozenset[str] | None = None
+    """Arm names or bare pools, when the request names them."""
+    needs_trust: bool = False
+    """Rows of an untrusted arm would have to be believed: BLOCK and TOKEN above temperature 0."""
+
+    def permits(self, arm: ArmFacts) -> bool:
+        """Whether this arm may draft for the request."""
+        return self.names(arm) and not self.distrusts(arm)
+
+    def names(self, arm: ArmFacts) -> bool:
+        """Whether caller and request would have it."""
+        return arm.pool in self.pools and (self.arms is None or arm.pool in self.arms or arm.name in self.arms)
+
+    def distrusts(self, arm: ArmFacts) -> bool:
+        """Whether its rows would have to be believed, and are not."""
+        return self.needs_trust and arm.sends_rows and not arm.trusted
+
+
 class ArmStats:
     """Running figures of an arm. Time is an argument, in seconds of any monotonic clock."""
 

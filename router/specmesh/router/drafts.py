@@ -18,7 +18,7 @@ from specmesh.router.discovery import Fleet, Resolve, resolve_name
 from specmesh.router.draft_replica import INLINE_TOKENS, DraftReplica
 from specmesh.router.health import ReplicaHealth
 from specmesh.router.policies.interface import Arm, ArmView, Choice
-from specmesh.router.registration import ONE_HOT_KINDS, Target
+from specmesh.router.registration import Target
 from specmesh.router.session import Session
 from specmesh.runtime.types import Block, BlockRefusal, DraftEndReason, FallbackReason, StepResult
 
@@ -147,7 +147,7 @@ class Drafts:
         arm = Arm(replica.pool, info.model_digest)
         record = self.arms.get(arm)
         if record is None:
-            facts = ArmFacts(arm, self._trusted[replica.pool], info.kind not in ONE_HOT_KINDS)
+            facts = ArmFacts(arm, self._trusted[replica.pool], not info.one_hot)
             record = self.arms[arm] = ArmRecord(facts, info.max_block_length, info.max_context_tokens)
         if replica not in record.replicas:
             self._leave(replica)
@@ -207,7 +207,9 @@ class Drafts:
         return Drafted(block, fallback, arm, replica, arriving.work, wait_ns)
 
     def _why_plain(self, session: Session, views: tuple[ArmView, ...]) -> FallbackReason:
-        if not session.plan.scope.pools:
+        scope = session.plan.scope
+        named = [record.facts for record in self.arms.values() if scope.names(record.facts)]
+        if not scope.pools or (named and all(map(scope.distrusts, named))):
             return FallbackReason.FORBIDDEN
         return FallbackReason.POLICY if views or session.max_block_length == 0 else FallbackReason.NO_ARM
 

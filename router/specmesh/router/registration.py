@@ -7,9 +7,6 @@ import numpy as np
 from specmesh.runtime.contract import CONTRACT_VERSION
 from specmesh.runtime.types import ServiceInfo
 
-ONE_HOT_KINDS = frozenset({"lookup"})
-"""Kinds of draft that never send rows: their distribution is one-hot on what they propose."""
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specmesh.router.arms import ArmFacts
+from specmesh.router.arms import ArmFacts, DraftScope
 from specmesh.router.callers import DEBUG, Caller
 from specmesh.router.registration import Target
 from specmesh.router.text import TextStream
@@ -40,22 +40,6 @@ class TextModel(Protocol):
 
     def stream(self, stop_strings: Sequence[str]) -> TextStream:
         """The text of one session's output."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftScope:
-    """Which arms may see a context: the caller's pools, narrowed by the request and by the rule."""
-
-    pools: frozenset[str]
-    arms: frozenset[str] | None = None
-    """Arm names or bare pools, when the request names them."""
-    needs_trust: bool = False
-    """Rows of an untrusted arm would have to be believed: BLOCK and TOKEN above temperature 0."""
-
-    def permits(self, arm: ArmFacts) -> bool:
-        """Whether this arm may draft for the request."""
-        named = self.arms is None or arm.pool in self.arms or arm.name in self.arms
-        return arm.pool in self.pools and named and not (self.needs_trust and arm.sends_rows and not arm.trusted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,3 +264,5 @@ class ServiceInfo:
     build: str
     vocabulary_hashes: bytes = b""
     max_block_length: int = 0
+    one_hot: bool = False
+    """Of a draft: it never sends rows."""

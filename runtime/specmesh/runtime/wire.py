@@ -280,6 +280,7 @@ def service_info_to_proto(info: ServiceInfo) -> info_pb.ServiceInfo:
         build=info.build,
         vocabulary_hashes=info.vocabulary_hashes,
         max_block_length=info.max_block_length,
+        one_hot=info.one_hot,
     )
 
 
@@ -296,4 +297,5 @@ def service_info_from_proto(message: info_pb.ServiceInfo) -> ServiceInfo:
         build=message.build,
         vocabulary_hashes=message.vocabulary_hashes,
         max_block_length=message.max_block_length,
+        one_hot=message.one_hot,
     )
