@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -89,6 +89,21 @@ class Service:
             stream.close()
 
 
+def pools_of(drafts: Mapping[str, Service]) -> list[dict[str, object]]:
+    """The `pools` setting of a router: one pool for each draft, by name."""
+    return [{"name": name, "addresses": [draft.address]} for name, draft in drafts.items()]
+
+
+def patient_router(folder: Path, verifier: Service, pools: Sequence[Mapping[str, object]], **settings: Any) -> Service:
+    """A router with policy `fixed` that waits for blocks far longer than they take, so a busy machine cuts none."""
+    patient = {
+        "policy__name": "fixed",
+        "drafts__block_deadline_ms": 5000,
+        "drafts__min_deadline_ms": 2000,
+    }
+    return Service("router", folder, verifiers=[verifier.address], pools=list(pools), **(patient | settings))
+
+
 @dataclass(frozen=True)
 class Running:
     """Addresses of what runs."""
@@ -101,7 +116,7 @@ class Running:
 
     def pools(self, *names: str) -> list[dict[str, object]]:
         """The `pools` setting of a router that uses these drafts."""
-        return [{"name": name, "addresses": [self.drafts[name].address]} for name in names]
+        return pools_of({name: self.drafts[name] for name in names})
 
 
 def _flag(value: object) -> str:

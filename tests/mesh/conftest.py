@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 from mesh_calls import router_at, wait_ready
-from mesh_processes import Running, Service
+from mesh_processes import Running, Service, patient_router, pools_of
 from mesh_tables import write_tables
 
 from specmesh.v1.router_service_pb2_grpc import RouterServiceStub
@@ -17,7 +17,7 @@ HONEST = ("near", "far", "look")
 
 @pytest.fixture(scope="session")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One verifier with a table target, three honest drafts and a router with policy `fixed`, length 4."""
+    """One verifier with a table target, three honest drafts and a router with policy `fixed`, length 8."""
     folder = tmp_path_factory.mktemp("mesh")
     tables = write_tables(folder, VOCABULARY, seed=11)
     with ExitStack() as stack:
@@ -29,18 +29,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             "far": stack.enter_context(Service("draft", folder, kind="table", drafter__path=tables.far)),
             "look": stack.enter_context(Service("draft", folder, kind="lookup")),
         }
-        pools = [{"name": name, "addresses": [drafts[name].address]} for name in HONEST]
         router = stack.enter_context(
-            Service(
-                "router",
-                folder,
-                verifiers=[verifier.address],
-                pools=pools,
-                policy__name="fixed",
-                policy__settings__fixed_length=8,
-                drafts__block_deadline_ms=2000,
-                drafts__min_deadline_ms=2000,
-            )
+            patient_router(folder, verifier, pools_of(drafts), policy__settings__fixed_length=8)
         )
         yield Running(folder, tables, verifier, drafts, router)
 

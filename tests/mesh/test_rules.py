@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mesh_calls import at_most, generate, refused, request, router_at, wait_ready
-from mesh_processes import Running, Service
+from mesh_processes import Running, Service, patient_router, pools_of
 from mesh_tables import softmax
 from scipy import stats
 
@@ -28,8 +28,7 @@ def wary(mesh: Running) -> Iterator[Service]:
     """A router that trusts `near`, and neither `far` nor `look`, which sends no rows."""
     pools = [pool | {"trust": "full" if pool["name"] == "near" else "untrusted"}
              for pool in mesh.pools("near", "far", "look")]  # fmt: skip
-    settings = {"policy__name": "fixed", "drafts__block_deadline_ms": 2000, "drafts__min_deadline_ms": 2000}
-    with Service("router", mesh.folder, verifiers=[mesh.verifier.address], pools=pools, **settings) as router:
+    with patient_router(mesh.folder, mesh.verifier, pools) as router:
         yield router
 
 
@@ -94,9 +93,7 @@ def padded(mesh: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with ExitStack() as stack:
         verifier = stack.enter_context(Service("verifier", folder, model=f"table:{folder / 'target.npz'}"))
         draft = stack.enter_context(Service("draft", folder, kind="table", drafter__path=folder / "draft.npz"))
-        pools = [{"name": "plain", "addresses": [draft.address]}]
-        settings = {"policy__name": "fixed", "drafts__block_deadline_ms": 2000, "drafts__min_deadline_ms": 2000}
-        yield stack.enter_context(Service("router", folder, verifiers=[verifier.address], pools=pools, **settings))
+        yield stack.enter_context(patient_router(folder, verifier, pools_of({"plain": draft})))
 
 
 @pytest.mark.parametrize("rule", ["BLOCK", "TOKEN", "COUPLED"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from mesh_calls import at_most, generate, refused, request, router_at, wait_ready
 from mesh_models import write_model
-from mesh_processes import Service
+from mesh_processes import Service, patient_router, pools_of
 from tiny_tokenizers import byte_level_bpe
 from transformers import LlamaForCausalLM
 
@@ -41,19 +41,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextMesh]:
             "self": stack.enter_context(Service("draft", folder, kind="hf", drafter=drafter)),
             "look": stack.enter_context(Service("draft", folder, kind="lookup")),
         }
-        pools = [{"name": name, "addresses": [draft.address]} for name, draft in drafts.items()]
-        router = stack.enter_context(
-            Service(
-                "router",
-                folder,
-                verifiers=[verifier.address],
-                pools=pools,
-                policy__name="fixed",
-                drafts__block_deadline_ms=5000,
-                drafts__min_deadline_ms=2000,
-            )
-        )
-        yield TextMesh(model, router)
+        yield TextMesh(model, stack.enter_context(patient_router(folder, verifier, pools_of(drafts))))
 
 
 @pytest.fixture
