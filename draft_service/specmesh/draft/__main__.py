@@ -11,6 +11,7 @@ from functools import partial
 from specmesh.draft.config import DraftConfig
 from specmesh.draft.drafter import Drafter, EndsProcess, make_drafter
 from specmesh.draft.engine import DraftEngine
+from specmesh.draft.metrics import BlockMetrics, observe_draft
 from specmesh.draft.runner import InlineRunner, Runner, ThreadRunner
 from specmesh.draft.service import SERVICE_NAME, DraftServicer
 from specmesh.runtime.config import ConfigError
@@ -18,18 +19,28 @@ from specmesh.runtime.errors import MeshError
 from specmesh.runtime.launch import run_service
 from specmesh.runtime.pinning import check_pinned
 from specmesh.runtime.serving import MeshServer, announce_ready
+from specmesh.runtime.telemetry.setup import Telemetry, open_telemetry
 from specmesh.v1 import draft_service_pb2_grpc as pb_grpc
 
 
 async def serve(config: DraftConfig) -> None:
     """Serve until told to stop. Health answers NOT_SERVING while the draft loads. Raises `ConfigError`."""
-    server = MeshServer(config.server, [SERVICE_NAME])
-    servicer = DraftServicer(time.monotonic)
+    async with open_telemetry("draft", config.telemetry) as telemetry:
+        await _serve_with(config, telemetry)
+
+
+async def _serve_with(config: DraftConfig, telemetry: Telemetry) -> None:
+    registry = telemetry.registry
+    server = MeshServer(config.server, [SERVICE_NAME], telemetry)
+    watch = BlockMetrics(registry) if registry is not None else None
+    servicer = DraftServicer(time.monotonic, watch, telemetry.tracer)
     pb_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     try:
         drafter = await asyncio.to_thread(_load, config)
         engine = DraftEngine(drafter, config.limits, config.stopping, time.monotonic)
+        if registry is not None:
+            observe_draft(registry, engine, drafter.info)
         runner = InlineRunner(engine) if drafter.inline else ThreadRunner(engine)
         servicer.attach(runner, drafter.info, config.limits.max_block_length)
         if isinstance(drafter, EndsProcess):

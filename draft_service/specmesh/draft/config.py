@@ -8,6 +8,7 @@ from specmesh.draft.admission import EngineLimits
 from specmesh.draft.engine import Stopping
 from specmesh.runtime.config import ConfigModel, LogConfig, ServerConfig
 from specmesh.runtime.pinning import Digest
+from specmesh.runtime.telemetry.config import TelemetryConfig
 
 
 class DraftConfig(ConfigModel):
@@ -19,5 +20,6 @@ class DraftConfig(ConfigModel):
     """Refuse to serve any other model than the one of this digest."""
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     limits: EngineLimits = EngineLimits()
     stopping: Stopping = Stopping()

@@ -12,11 +12,14 @@ import grpc.aio
 from specmesh.draft.block import Failed
 from specmesh.draft.drafter import DrafterInfo
 from specmesh.draft.engine import DraftEngine
+from specmesh.draft.metrics import BlockWatch
 from specmesh.draft.runner import Command, Runner
 from specmesh.draft.stream import RouterStream, failed_entry
 from specmesh.runtime.build import build_version
 from specmesh.runtime.contract import CONTRACT_VERSION, OPEN_CHUNK_TOKENS
 from specmesh.runtime.errors import ContextTooLong, Draining, InvalidValue, UnknownField
+from specmesh.runtime.telemetry.names import DRAFT_SPAN
+from specmesh.runtime.telemetry.spans import Tracer
 from specmesh.runtime.types import EntryErrorReason, ServiceInfo
 from specmesh.runtime.unknown_fields import refuse_unknown_fields, refuse_unknown_fields_of
 from specmesh.runtime.wire import draft_ask_from_entry, service_info_to_proto
@@ -33,9 +36,16 @@ SERVICE_NAME = "specmesh.v1.DraftService"
 class DraftServicer(pb_grpc.DraftServiceServicer):
     """Carries entries to the runner's engine and its events back; UNAVAILABLE until `attach`."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: the engine's."""
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        watch: BlockWatch | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        """`clock`: the engine's; `watch` hears of every answer."""
         self._clock = clock
+        self._watch = watch
+        self._tracer = tracer
         self._attached: tuple[Runner, ServiceInfo] | None = None
         self._streams: dict[RouterStream, Context] = {}
         self._draining = False
@@ -55,7 +65,7 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
     ) -> None:
         """Answer frames until the peer has gone, or has said all and got all answers."""
         runner, _ = self._loaded
-        stream = RouterStream()
+        stream = RouterStream(self._watch, self._tracer)
         self._streams[stream] = context
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -66,6 +76,7 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
             if stream.failure is not None:
                 raise stream.failure
         finally:
+            stream.spans.close()
             del self._streams[stream]
             runner.post(lambda engine: engine.detach(stream))
 
@@ -146,6 +157,8 @@ def _command(entry: pb.DraftRequestEntry, stream: RouterStream, arrived: float) 
         failed = Failed(EntryErrorReason.INVALID_VALUE, error.message)
         stream.answer(failed_entry(entry.session_id, entry.position, failed), last=True)
         return None
+    if entry.traceparent:
+        stream.spans.begin(DRAFT_SPAN, entry.session_id, entry.position, entry.traceparent)
     return partial(DraftEngine.submit, ask=ask, receiver=stream, arrived=arrived, remaining_ms=entry.remaining_ms)
 
 

@@ -4,8 +4,12 @@ import asyncio
 from collections import Counter
 
 from specmesh.draft.block import Ended, Event, Failed, Needed, Tokens
+from specmesh.draft.handles import Handles
+from specmesh.draft.metrics import BlockWatch, NoBlockWatch, end_span
 from specmesh.runtime.errors import MeshError, Overloaded
 from specmesh.runtime.streams import FrameQueue
+from specmesh.runtime.telemetry.entries import EntrySpans
+from specmesh.runtime.telemetry.spans import Tracer
 from specmesh.runtime.types import Rule
 from specmesh.runtime.wire import DRAFT_END_TO_PROTO, ENTRY_ERROR_TO_PROTO, SOURCE_TO_PROTO
 from specmesh.v1 import draft_service_pb2 as pb
@@ -17,11 +21,15 @@ _NO_ENTRY = pb.DraftResponseEntry()
 class RouterStream:
     """Entries that wait to be written, and the count of answers still owed."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: BlockWatch | None = None, tracer: Tracer | None = None) -> None:
+        """`watch` hears of every answer."""
+        self.spans = EntrySpans(tracer)
+        self._watch = watch or NoBlockWatch()
         self.queue: FrameQueue[pb.DraftResponseEntry] = FrameQueue()
         self.writing = asyncio.Lock()
         self.failure: MeshError | None = None
         self._owed: Counter[int] = Counter()
+        self._handles = Handles()
         self._reading = True
 
     def announce(self) -> None:
@@ -38,13 +46,25 @@ class RouterStream:
 
     def receive(self, event: Event) -> None:
         """Queue what the engine has to tell; a peer that does not read is cut off."""
-        self.answer(event_to_entry(event), last=not isinstance(event.what, Tokens))
+        if isinstance(event.what, Ended):
+            self._watch.ended(event.what)
+        elif isinstance(event.what, Failed):
+            self._watch.failed(event.what)
+        if self.spans.any_open:
+            end_span(self.spans, event)
+        entry = event_to_entry(event)
+        if self._owed[event.ask.session_id] > 0:  # a session that was closed needs no handle any more
+            self._handles.shorten(entry, event)
+        self._answer(event.ask.session_id, entry, last=not isinstance(event.what, Tokens))
 
     def answer(self, entry: pb.DraftResponseEntry, *, last: bool) -> None:
         """Queue an entry; `last` if nothing more will answer the same request entry."""
+        self._answer(entry.session_id, entry, last=last)
+
+    def _answer(self, session_id: int, entry: pb.DraftResponseEntry, *, last: bool) -> None:
         self._put(entry)
         if last:
-            self._settle(entry.session_id, 1)
+            self._settle(session_id, 1)
 
     def fail(self, error: MeshError) -> None:
         """End the stream, and say why."""
@@ -53,6 +73,8 @@ class RouterStream:
 
     def forgive(self, session_id: int) -> None:
         """The session was closed: what is in flight stays unanswered."""
+        self.spans.cancel(session_id)
+        self._handles.release(session_id)
         self._settle(session_id, self._owed[session_id])
 
     def finish(self) -> None:

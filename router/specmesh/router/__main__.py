@@ -17,13 +17,16 @@ from specmesh.router.policies import Policy, make_policy
 from specmesh.router.registration import Target
 from specmesh.router.service import SERVICE_NAME, RouterServicer
 from specmesh.router.step import Mesh
+from specmesh.router.telemetry import watch_router
 from specmesh.router.text import Tokenizer
 from specmesh.router.verifier_replica import TokenizerFiles
 from specmesh.router.verifiers import Verifiers
+from specmesh.router.watching import NO_WATCH, Watch
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.launch import run_service
 from specmesh.runtime.serving import MeshServer, announce_ready
 from specmesh.runtime.streams import channel
+from specmesh.runtime.telemetry.setup import NO_TELEMETRY, Telemetry, open_telemetry
 from specmesh.runtime.tls import check_client_files
 from specmesh.v1 import router_service_pb2_grpc as pb_grpc
 
@@ -33,16 +36,21 @@ _log = logging.getLogger(__name__)
 class Router:
     """The parts of a router, put together. Create it inside the running event loop."""
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, telemetry: Telemetry = NO_TELEMETRY) -> None:
         if config.tls is not None:
             check_client_files(config.tls, "tls")
         limits = config.limits
         gate = Gate("limits.max_sessions", limits.max_sessions, limits.max_queued, limits.retry_seconds)
         self._config = config
+        self._interceptors = telemetry.client_interceptors()
         self.drafts = Drafts(config, connect=self._connect)
         connect_verifier = partial(self._connect, server_name=config.verifier_server_name)
         self.verifiers = Verifiers(config, connect=connect_verifier, retarget=self._retarget)
-        mesh = Mesh(_policy(config), self.drafts, self.verifiers, num_sessions=lambda: gate.num_inside)
+        watch: Watch = NO_WATCH
+        if telemetry.registry is not None:
+            tenants = config.telemetry.tenants
+            watch = watch_router(telemetry.registry, tenants, drafts=self.drafts, verifiers=self.verifiers, gate=gate)
+        mesh = Mesh(_policy(config), self.drafts, self.verifiers, num_sessions=lambda: gate.num_inside, watch=watch)
         self.servicer = RouterServicer(config, mesh, gate)
 
     def _connect(self, address: str, server_name: str | None = None) -> grpc.aio.Channel:
@@ -52,7 +60,11 @@ class Router:
             tls = tls.model_copy(update={"server_name": server_name})
         server = self._config.server
         return channel(
-            address, tls=tls, keepalive_seconds=server.keepalive_seconds, max_message_bytes=server.max_message_bytes
+            address,
+            tls=tls,
+            keepalive_seconds=server.keepalive_seconds,
+            max_message_bytes=server.max_message_bytes,
+            interceptors=self._interceptors,
         )
 
     def _retarget(self, target: Target, files: TokenizerFiles) -> None:
@@ -87,8 +99,13 @@ def _tokenizer(files: TokenizerFiles) -> Tokenizer | None:
 
 async def serve(config: RouterConfig) -> None:
     """Serve until told to stop. Health answers NOT_SERVING until a verifier has been registered."""
-    router = Router(config)
-    server = MeshServer(config.server, [SERVICE_NAME])
+    async with open_telemetry("router", config.telemetry) as telemetry:
+        await _serve(config, telemetry)
+
+
+async def _serve(config: RouterConfig, telemetry: Telemetry) -> None:
+    router = Router(config, telemetry)
+    server = MeshServer(config.server, [SERVICE_NAME], telemetry)
     pb_grpc.add_RouterServiceServicer_to_server(router.servicer, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     tasks = [

@@ -16,6 +16,8 @@ class DraftWork:
     queue_ns: int = 0
     compute_ns: int = 0
     batch_size: int = 1
+    predicted: bool = False
+    """The block was there before it was asked for."""
 
 
 NO_WORK = DraftWork()

@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, model_validator
 from specmesh.router.health import Cooldown
 from specmesh.router.policies.settings import PolicySettings
 from specmesh.runtime.config import ClientTls, ConfigModel, LogConfig, ServerConfig
+from specmesh.runtime.telemetry.config import TelemetryConfig
 
 Name = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
 
@@ -86,6 +87,13 @@ class LimitsConfig(ConfigModel):
     require_deadline: bool = True
 
 
+class RouterTelemetryConfig(TelemetryConfig):
+    """What a router also tells apart."""
+
+    tenants: frozenset[str] = frozenset()
+    """Callers whose tokens and device time are counted under their names; all others are `other`."""
+
+
 class CallerConfig(ConfigModel):
     """One caller, known by a bearer token or by a certificate. Where none is configured everybody may do everything."""
 
@@ -136,6 +144,7 @@ class RouterConfig(ConfigModel):
     sessions: SessionsConfig = SessionsConfig()
     limits: LimitsConfig = LimitsConfig()
     callers: tuple[CallerConfig, ...] = ()
+    telemetry: RouterTelemetryConfig = RouterTelemetryConfig()
     discovery_seconds: float = Field(default=5.0, gt=0)
     """Interval at which names are resolved again."""
 

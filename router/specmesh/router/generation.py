@@ -19,7 +19,8 @@ async def generate(session: Session, mesh: Mesh, output: Output, until: float) -
         await mesh.verifiers.open(session, until)
         while session.finish_reason is None:
             await output.room()
-            await step(session, mesh, output)
+            with mesh.watch.step(session) as watched:
+                await step(session, mesh, output, watched)
         output.finish(session.finish_reason)
     finally:
         mesh.verifiers.close(session)

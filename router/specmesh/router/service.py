@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -23,9 +22,11 @@ from specmesh.router.request import Offer, Plan, plan_request
 from specmesh.router.session import Session
 from specmesh.router.step import Mesh
 from specmesh.router.text import Tokenizer
+from specmesh.router.watching import WatchedRequest
 from specmesh.runtime.errors import InvalidValue, NoVerifier, UnknownModel
 from specmesh.runtime.logs import log_context
 from specmesh.runtime.philox import draw_key
+from specmesh.runtime.telemetry.spans import current_span, parse_traceparent
 from specmesh.runtime.tls import peer_identities
 from specmesh.runtime.unknown_fields import refuse_unknown_fields
 from specmesh.runtime.wire import RULE_TO_PROTO
@@ -47,7 +48,6 @@ FEATURES = (
     "draft.arms", "draft.max_block_length", "output.logprobs", "output.min_chunk_interval", "output.unary",
     "output.step_reports", "priority", "workload",
 )  # fmt: skip
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +71,16 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
         self, request: pb.GenerateRequest, context: "Context"
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """One generation. Raises a `MeshError` that says what is wrong with the request, or why it cannot be served."""
+        operation = "chat" if request.HasField("chat") else "text_completion"
+        with self._mesh.watch.request(operation) as watched:
+            async with aclosing(self._generate(request, context, watched)) as events:
+                async for event in events:
+                    watched.event()
+                    yield event
+
+    async def _generate(
+        self, request: pb.GenerateRequest, context: "Context", watched: WatchedRequest
+    ) -> AsyncGenerator[pb.GenerateResponse]:
         metadata = _metadata(context)
         caller = self._identify(context)
         caller.require(CLIENT)
@@ -81,6 +91,7 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
         with self._quota.hold(caller), log_context(request_id=plan.request_id, trace_id=trace_id):
             async with self._gate.turn(plan.priority):
                 session = self._session(plan, offer.target, traceparent)
+                watched.serve(session, caller.name, offer.target.name)
                 async with aclosing(self._run(session, offer, until)) as events:
                     async for event in events:
                         yield event
@@ -189,10 +200,12 @@ def _metadata(context: "Context") -> Mapping[str, str | bytes]:
 
 
 def _trace(metadata: Mapping[str, str | bytes]) -> tuple[str, str]:
-    """The caller's W3C traceparent and its trace id; both empty when there is none that is valid."""
-    given = metadata.get("traceparent", "")
-    match = _TRACEPARENT.fullmatch(given) if isinstance(given, str) else None
-    return (match[0], match[1]) if match else ("", "")
+    """What entries carry of a W3C context until steps have spans of their own, and the trace id; both may be empty."""
+    span = current_span()
+    if span is not None:
+        return "", f"{span.trace_id:032x}"
+    context = parse_traceparent(metadata.get("traceparent"))
+    return (context.traceparent, f"{context.trace_id:032x}") if context else ("", "")
 
 
 def _figures(session: Session) -> dict[str, object]:

@@ -10,6 +10,7 @@ from specmesh.router.reports import report_step
 from specmesh.router.session import Session
 from specmesh.router.timing import StepNanoseconds, Stopwatch
 from specmesh.router.verifiers import Verifiers
+from specmesh.router.watching import NO_WATCH, Watch, WatchedStep
 from specmesh.runtime.types import StepResult
 
 
@@ -21,20 +22,23 @@ class Mesh:
     drafts: Drafts
     verifiers: Verifiers
     num_sessions: Callable[[], int]
+    watch: Watch = NO_WATCH
 
 
-async def step(session: Session, mesh: Mesh, output: Output) -> None:
+async def step(session: Session, mesh: Mesh, output: Output, watched: WatchedStep) -> None:
     """One step of one session. Raises a `MeshError` when the session cannot go on."""
     watch = Stopwatch()
     arms = mesh.drafts.views(session)
     choice = mesh.policy.choose(view_step(session, arms, mesh.num_sessions()))
-    drafted = await mesh.drafts.block(session, choice, arms)
-    with watch.round_trip:
+    with watched.draft(choice):
+        drafted = await mesh.drafts.block(session, choice, arms)
+    with watch.round_trip, watched.verify():
         result = await mesh.verifiers.verify(session, drafted.block)
     result = output.cut_at_stop(result)
     session.commit(result)
     fallback = mesh.drafts.learn(session, drafted, result)
     spent = watch.split(drafted.wait_ns, drafted.work, result.timing)
+    watched.done(session, arms, choice, drafted, result, fallback, spent)
     output.add(result, report_step(drafted, result, fallback, spent) if session.plan.step_reports else None)
     mesh.policy.observe(observe_step(session, choice, result, spent))
 

@@ -8,6 +8,8 @@ from specmesh.router.block import DraftWork
 from specmesh.router.policies.interface import StepSeconds
 from specmesh.runtime.types import VerifyTiming
 
+PARTS = ("draft", "network", "queue", "forward", "verify", "router")
+
 
 @dataclass(frozen=True, slots=True)
 class StepNanoseconds:
@@ -25,6 +27,10 @@ class StepNanoseconds:
         """As policies take it."""
         parts = self.total, self.draft, self.network, self.queue, self.forward, self.verify, self.router
         return StepSeconds(*(part / 1e9 for part in parts))
+
+    def parts(self) -> dict[str, float]:
+        """Seconds by part, by name."""
+        return {part: getattr(self, part) / 1e9 for part in PARTS}
 
 
 def split_time(

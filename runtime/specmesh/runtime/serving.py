@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from specmesh.runtime.access import Access
 from specmesh.runtime.calls import CallCounter, CallInterceptor
 from specmesh.runtime.config import ConfigError, ServerConfig
+from specmesh.runtime.telemetry.setup import NO_TELEMETRY, Telemetry
 from specmesh.runtime.tls import server_credentials
 
 _log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ CLOSING_SECONDS = 0.5
 class MeshServer:
     """A grpc.aio server. Create it inside the running event loop, add servicers to `grpc`, then `start`."""
 
-    def __init__(self, config: ServerConfig, service_names: Sequence[str]) -> None:
+    def __init__(self, config: ServerConfig, service_names: Sequence[str], telemetry: Telemetry = NO_TELEMETRY) -> None:
         """`service_names` are full names (`specmesh.v1.DraftService`), for health and reflection."""
         self._config = config
         self._names = tuple(service_names)
@@ -45,7 +46,7 @@ class MeshServer:
         self.health_address = ""
         """Of the plaintext port for probes, if there is one."""
         access = Access(config.allow, (*self._names, *_debugging_services(config)))
-        interceptors = [CallInterceptor(self._counter, access)]
+        interceptors = [*telemetry.server_interceptors(), CallInterceptor(self._counter, access)]
         self.grpc: grpc.aio.Server = grpc.aio.server(interceptors=interceptors, options=_options(config))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         self._probes: grpc.aio.Server | None = None

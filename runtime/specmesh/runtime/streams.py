@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Generic, TypeVar
 
 import grpc
@@ -99,6 +99,7 @@ def channel(
     tls: ClientTls | None = None,
     keepalive_seconds: float = DEFAULT_KEEPALIVE_SECONDS,
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    interceptors: Sequence[grpc.aio.ClientInterceptor] = (),
 ) -> grpc.aio.Channel:
     """Open a channel to a server of the mesh; pings go on without calls, so that a dead peer is noticed."""
     options = [
@@ -113,10 +114,10 @@ def channel(
         ("grpc.max_reconnect_backoff_ms", 5_000),
     ]
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
     if tls.server_name is not None:
         options.append(("grpc.ssl_target_name_override", tls.server_name))  # type: ignore[arg-type]
-    return grpc.aio.secure_channel(address, client_credentials(tls), options=options)
+    return grpc.aio.secure_channel(address, client_credentials(tls), options=options, interceptors=interceptors)
 
 
 def client_credentials(tls: ClientTls) -> grpc.ChannelCredentials:

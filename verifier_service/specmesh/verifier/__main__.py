@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.launch import run_service
 from specmesh.runtime.serving import CLOSING_SECONDS, MeshServer, announce_ready
+from specmesh.runtime.telemetry.setup import Telemetry, open_telemetry
 from specmesh.v1.verifier_service_pb2_grpc import add_VerifierServiceServicer_to_server
 from specmesh.verifier.config import VerifierConfig
 from specmesh.verifier.engine import Engine
+from specmesh.verifier.metrics import MeasuredBackend, observe_engine
 from specmesh.verifier.service import SERVICE_NAME, Served, VerifierService
 
 if TYPE_CHECKING:
@@ -29,16 +31,25 @@ class EngineFailed(Exception):
 
 async def serve(config: VerifierConfig) -> None:
     """Listen, load, serve, drain. Raises `ConfigError` and `EngineFailed`."""
-    server = MeshServer(config.server, [SERVICE_NAME])
-    service = VerifierService(config.limits, server.draining)
+    async with open_telemetry("verifier", config.telemetry) as telemetry:
+        await _serve(config, telemetry)
+
+
+async def _serve(config: VerifierConfig, telemetry: Telemetry) -> None:
+    registry = telemetry.registry
+    server = MeshServer(config.server, [SERVICE_NAME], telemetry)
+    service = VerifierService(config.limits, server.draining, telemetry.tracer)
     add_VerifierServiceServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     try:
         loaded = await asyncio.to_thread(_load, config)
         # What a load leaves behind stays: looking through it again and again would stop ticks for tens of milliseconds.
         gc.freeze()
-        engine = Engine(loaded.backend, config.engine)
+        backend = loaded.backend if registry is None else MeasuredBackend(loaded.backend, registry)
+        engine = Engine(backend, config.engine)
         engine.start()
+        if registry is not None:
+            observe_engine(registry, engine, loaded.info)
         service.serve(Served(engine, loaded.info, loaded.tokenizer))
         server.set_serving()
         announce_ready(server.address)

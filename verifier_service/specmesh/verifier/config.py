@@ -6,6 +6,7 @@ from pydantic import ByteSize, Field, model_validator
 
 from specmesh.runtime.config import ConfigModel, LogConfig, ServerConfig
 from specmesh.runtime.pinning import Digest
+from specmesh.runtime.telemetry.config import TelemetryConfig
 from specmesh.runtime.types import MAX_LOGPROBS
 
 TABLE_PREFIX = "table:"
@@ -76,6 +77,7 @@ class VerifierConfig(ConfigModel):
     limits: LimitsConfig = LimitsConfig()
     table: TableConfig = TableConfig()
     log: LogConfig = LogConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Self:

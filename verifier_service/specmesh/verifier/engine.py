@@ -122,6 +122,11 @@ class Engine:
         return len(self._core.waiting)
 
     @property
+    def num_pending(self) -> int:
+        """Sessions that wait for their turn in a tick."""
+        return sum(session.entry is not None for session in list(self._core.sessions.values()))
+
+    @property
     def counters(self) -> dict[str, int]:
         """What has happened so far, by name."""
         return dict(self._core.counters)

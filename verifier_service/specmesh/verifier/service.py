@@ -11,12 +11,16 @@ from specmesh.runtime import wire
 from specmesh.runtime.contract import PEER_METADATA_KEY
 from specmesh.runtime.errors import InvalidValue, MeshError, NoVerifier, Overloaded, UnknownField
 from specmesh.runtime.streams import FrameQueue
+from specmesh.runtime.telemetry.entries import EntrySpans
+from specmesh.runtime.telemetry.names import VERIFY_SPAN
+from specmesh.runtime.telemetry.spans import Tracer
 from specmesh.runtime.types import EntryErrorReason, EntryFailure, ServiceInfo
 from specmesh.runtime.unknown_fields import refuse_unknown_fields, refuse_unknown_fields_of
 from specmesh.v1 import verifier_service_pb2 as pb
 from specmesh.v1.verifier_service_pb2_grpc import VerifierServiceServicer
 from specmesh.verifier.config import LimitsConfig
 from specmesh.verifier.engine import Engine
+from specmesh.verifier.metrics import end_span
 from specmesh.verifier.opening import read_open
 from specmesh.verifier.session import Answer
 
@@ -48,8 +52,9 @@ class Served:
 class PeerStream:
     """The answers of one peer's stream, bounded: a peer that does not read is reset."""
 
-    def __init__(self, peer: str, limits: LimitsConfig) -> None:
+    def __init__(self, peer: str, limits: LimitsConfig, tracer: Tracer | None = None) -> None:
         self.peer = peer
+        self.spans = EntrySpans(tracer)
         self.queue: FrameQueue[pb.VerifyResponseEntry] = FrameQueue(
             max_entries=limits.max_unread_entries, max_bytes=limits.max_unread_bytes
         )
@@ -60,6 +65,8 @@ class PeerStream:
         try:
             for answer in answers:
                 self.queue.put(_to_entry(answer))
+                if self.spans.any_open:
+                    end_span(self.spans, answer)
         except Overloaded as error:
             self.fail(error)
 
@@ -72,8 +79,9 @@ class PeerStream:
 class VerifierService(VerifierServiceServicer):
     """Until `serve` is called every method answers UNAVAILABLE."""
 
-    def __init__(self, limits: LimitsConfig, draining: asyncio.Event) -> None:
+    def __init__(self, limits: LimitsConfig, draining: asyncio.Event, tracer: Tracer | None = None) -> None:
         self._limits = limits
+        self._tracer = tracer
         self._draining = draining
         self._served: Served | None = None
         self._streams: set[PeerStream] = set()
@@ -106,7 +114,7 @@ class VerifierService(VerifierServiceServicer):
     ) -> AsyncIterator[pb.VerifyResponse]:
         """One frame per tick and peer, with all that the tick answered."""
         engine = self._loaded().engine
-        stream = PeerStream(_peer_of(context), self._limits)
+        stream = PeerStream(_peer_of(context), self._limits, self._tracer)
         self._streams.add(stream)
         reading = asyncio.ensure_future(_read(request_iterator, stream, engine))
         try:
@@ -118,6 +126,7 @@ class VerifierService(VerifierServiceServicer):
         finally:
             reading.cancel()
             self._streams.discard(stream)
+            stream.spans.close()
             engine.lose_stream(stream)
 
     async def GetTokenizer(  # noqa: N802
@@ -179,8 +188,11 @@ def _take(entry: pb.VerifyRequestEntry, stream: PeerStream, engine: Engine) -> N
         stream.deliver([failure])
         return
     if entry.close:
+        stream.spans.cancel(entry.session_id)
         engine.close(stream.peer, entry.session_id)
     else:
+        if entry.traceparent and not entry.HasField("after"):  # those may never be answered
+            stream.spans.begin(VERIFY_SPAN, entry.session_id, entry.position, entry.traceparent)
         engine.submit(stream, entry.session_id, wire.block_from_entry(entry), remaining_ms=entry.remaining_ms)
 
 

@@ -150,11 +150,6 @@ class StreamUnaryTelemetry(_ClientSpans, grpc.aio.StreamUnaryClientInterceptor):
         return await self._call(continuation, client_call_details, request_iterator)
 
 
-def client_interceptors() -> list[grpc.aio.ClientInterceptor]:
-    """For a channel whose calls belong to the current span."""
-    return [UnaryUnaryTelemetry(), StreamUnaryTelemetry()]
-
-
 def _with_context(details: grpc.aio.ClientCallDetails, span: Span) -> grpc.aio.ClientCallDetails:
     metadata = grpc.aio.Metadata(*(details.metadata or ()))
     metadata.add(TRACEPARENT, span.traceparent)

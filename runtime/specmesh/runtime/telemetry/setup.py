@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import grpc.aio
+
 from specmesh.runtime.build import build_version
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.telemetry.config import TelemetryConfig
 from specmesh.runtime.telemetry.instruments import Family, Registry
+from specmesh.runtime.telemetry.interceptors import ServerTelemetry, StreamUnaryTelemetry, UnaryUnaryTelemetry
 from specmesh.runtime.telemetry.names import TELEMETRY_DROPPED
 from specmesh.runtime.telemetry.spans import Tracer
 
@@ -33,6 +36,14 @@ class Telemetry:
     def __init__(self, registry: Registry | None = None, tracer: Tracer | None = None) -> None:
         self.registry = registry
         self.tracer = tracer
+
+    def server_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
+        """To go before all others of a server."""
+        return [ServerTelemetry(self.tracer, self.registry)] if self.registry is not None else []
+
+    def client_interceptors(self) -> list[grpc.aio.ClientInterceptor]:
+        """For channels whose calls belong to the current span."""
+        return [UnaryUnaryTelemetry(), StreamUnaryTelemetry()] if self.tracer is not None else []
 
 
 NO_TELEMETRY = Telemetry()

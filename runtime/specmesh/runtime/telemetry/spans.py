@@ -111,13 +111,17 @@ class Span:
         self.error = True
         self.attributes[ERROR_TYPE] = error_type
 
+    def blame(self, kind: type[BaseException]) -> None:
+        """Say that an exception of this kind ended it."""
+        ended = issubclass(kind, asyncio.CancelledError | GeneratorExit)
+        self.fail(CANCELLED if ended else kind.__qualname__)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if kind is not None:
-            ended = issubclass(kind, asyncio.CancelledError | GeneratorExit)
-            self.fail(CANCELLED if ended else kind.__qualname__)
+            self.blame(kind)
         self.end()
 
 

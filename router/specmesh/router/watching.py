@@ -1,0 +1,119 @@
+"""What steps and requests tell whoever watches them; by default nobody does, and it costs nothing."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, Self
+
+from specmesh.router.drafts import Drafted
+from specmesh.router.policies.interface import ArmView, Choice
+from specmesh.router.session import Session
+from specmesh.router.timing import StepNanoseconds
+from specmesh.runtime.types import FallbackReason, StepResult
+
+
+class WatchedStep(Protocol):
+    """One step: a `with` around it, and one around each wait for another service."""
+
+    def __enter__(self) -> Self:
+        """It begins."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """It is over, well or not."""
+
+    def draft(self, choice: Choice) -> AbstractContextManager[object]:
+        """Around the wait for the block of what was chosen."""
+
+    def verify(self) -> AbstractContextManager[object]:
+        """Around the wait for the verifier."""
+
+    def done(
+        self,
+        session: Session,
+        arms: Sequence[ArmView],
+        choice: Choice,
+        drafted: Drafted,
+        result: StepResult,
+        fallback: FallbackReason | None,
+        spent: StepNanoseconds,
+    ) -> None:
+        """It is committed. `arms` are those that might have been chosen."""
+
+
+class WatchedRequest(Protocol):
+    """One request, from its arrival: a `with` around it."""
+
+    def __enter__(self) -> Self:
+        """It has arrived."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """It is over, well or not."""
+
+    def serve(self, session: Session, caller: str, model: str) -> None:
+        """It has a session from now on."""
+
+    def event(self) -> None:
+        """The client gets something."""
+
+
+class Watch(Protocol):
+    """Watches the requests of a router and their steps."""
+
+    def request(self, operation: str) -> WatchedRequest:
+        """A request has arrived: `chat` or `text_completion`."""
+
+    def step(self, session: Session) -> WatchedStep:
+        """A session takes a step."""
+
+
+class _Unwatched:
+    """A request or a step that nobody watches."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        return
+
+    def serve(self, session: Session, caller: str, model: str) -> None:
+        """Nothing."""
+
+    def event(self) -> None:
+        """Nothing."""
+
+    def draft(self, choice: Choice) -> AbstractContextManager[object]:
+        """Nothing around it."""
+        return self
+
+    def verify(self) -> AbstractContextManager[object]:
+        """Nothing around it."""
+        return self
+
+    def done(
+        self,
+        session: Session,
+        arms: Sequence[ArmView],
+        choice: Choice,
+        drafted: Drafted,
+        result: StepResult,
+        fallback: FallbackReason | None,
+        spent: StepNanoseconds,
+    ) -> None:
+        """Nothing."""
+
+
+UNWATCHED = _Unwatched()
+
+
+class NoWatch:
+    """Nobody watches."""
+
+    def request(self, operation: str) -> WatchedRequest:
+        """Always the same."""
+        return UNWATCHED
+
+    def step(self, session: Session) -> WatchedStep:
+        """Always the same."""
+        return UNWATCHED
+
+
+NO_WATCH = NoWatch()

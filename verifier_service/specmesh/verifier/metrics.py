@@ -1,0 +1,91 @@
+"""What a verifier measures: each batch, and what its engine holds. By default nobody asks."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from specmesh.runtime.telemetry import names
+from specmesh.runtime.telemetry.entries import EntrySpans, Phase
+from specmesh.runtime.telemetry.instruments import Registry, Values
+from specmesh.runtime.types import EntryFailure, ServiceInfo
+from specmesh.verifier.session import Answer, SessionKey
+
+if TYPE_CHECKING:
+    from specmesh.verifier.backend import Backend, Verified, Work
+    from specmesh.verifier.engine import Engine
+
+
+class MeasuredBackend:
+    """A backend whose batches are measured: their size and time by part. For the engine's thread, as any."""
+
+    def __init__(self, backend: "Backend", registry: Registry) -> None:
+        self._backend = backend
+        self.vocabulary_size = backend.vocabulary_size
+        self.max_context_tokens = backend.max_context_tokens
+        durations = registry.histogram(names.TICK_DURATION)
+        self._batch = registry.histogram(names.VERIFIER_BATCH).of()
+        self._forward, self._verify, self._total = (durations.of(part) for part in ("forward", "verify", "total"))
+
+    @property
+    def num_blocks(self) -> int:
+        """Cache blocks in all."""
+        return self._backend.num_blocks
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Cache blocks that no session holds."""
+        return self._backend.num_free_blocks
+
+    def open(self, key: SessionKey, num_tokens: int) -> bool:
+        """Reserve memory."""
+        return self._backend.open(key, num_tokens)
+
+    def verify(self, batch: "Sequence[Work]") -> "Verified":
+        """One forward pass and the verification of its blocks."""
+        started = time.perf_counter()
+        verified = self._backend.verify(batch)
+        self._total.record(time.perf_counter() - started)
+        self._forward.record(verified.forward_ns / 1e9)
+        self._verify.record(verified.verify_ns / 1e9)
+        self._batch.record(len(batch))
+        return verified
+
+    def close(self, key: SessionKey) -> None:
+        """Free all that the session holds."""
+        self._backend.close(key)
+
+
+def observe_engine(registry: Registry, engine: "Engine", info: ServiceInfo) -> None:
+    """Gauges, looked at when they are collected, and what the engine counts itself."""
+    backend = engine.backend
+
+    def blocks() -> Iterable[tuple[Values, float]]:
+        free = backend.num_free_blocks
+        return [(("used",), backend.num_blocks - free), (("free",), free)]
+
+    model = info.kind, info.model_name, info.model_digest
+    registry.observe(names.VERIFIER_QUEUE, lambda: [((), engine.num_waiting + engine.num_pending)])
+    registry.observe(names.VERIFIER_SESSIONS, lambda: [((), engine.num_sessions)])
+    registry.observe(names.KV_BLOCKS, blocks)
+    registry.observe(names.VERIFIER_EVENTS, lambda: [((event,), count) for event, count in engine.counters.items()])
+    registry.observe(names.MODEL_INFO, lambda: [(model, 1.0)])
+
+
+def end_span(spans: EntrySpans, answer: Answer) -> None:
+    """An entry is answered: where its time went, and what came of it."""
+    if isinstance(answer, EntryFailure):
+        spans.end(answer.session_id, answer.position, error=answer.reason.value)
+        return
+    timing = answer.timing
+    attributes = {
+        names.BATCH_SIZE: answer.batch_size,
+        names.NUM_DRAFTED: answer.num_drafted,
+        names.NUM_ACCEPTED: answer.num_accepted,
+        names.NUM_EMITTED: len(answer.token_ids),
+    }
+    phases = [
+        Phase(names.QUEUE_SPAN, timing.queue_ns),
+        Phase(names.FORWARD_SPAN, timing.forward_ns),
+        Phase(names.KERNEL_SPAN, timing.verify_ns),
+    ]
+    spans.end(answer.session_id, answer.position, attributes, phases)
