@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from specmesh.model.spans import Span
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.rows import check_block
-from specmesh.runtime.types import EntryFailure, Rule, Sampling, SessionSpec, StepResult
+from specmesh.runtime.types import EntryFailure, Outcome, Rule, Sampling, SessionSpec, StepResult
 from specmesh.verifier.admission import Opening
 from specmesh.verifier.batcher import TickLimits
 from specmesh.verifier.core import Core, Outbox
+from specmesh.verifier.entries import EntryLimits
 from specmesh.verifier.paged import PagedBackend
 from specmesh.verifier.session import NEVER_NS, Answer, Entry
 from specmesh.verifier.target import TableTarget, TargetModel
@@ -111,10 +112,14 @@ class Stepper:
         num_blocks: int = 64,
         limits: TickLimits = LIMITS,
         max_waiting: int = 8,
+        entry_limits: EntryLimits | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.backend = PagedBackend(target, num_blocks=num_blocks, max_context_tokens=target.max_context_tokens)
-        self.core = Core(self.backend, limits=limits, max_waiting_sessions=max_waiting, clock=self.clock)
+        self.core = Core(
+            self.backend, limits=limits, entry_limits=entry_limits or EntryLimits(), max_waiting_sessions=max_waiting,
+            clock=self.clock,
+        )  # fmt: skip
         self.stream = Collector()
         self.settled: dict[int, MeshError | None] = {}
 
@@ -127,6 +132,7 @@ class Stepper:
     def send(
         self, session_id: int, position: int, token_ids: Sequence[int] = (), rows: Sequence[bytes] = (),
         *, stream: Collector | None = None, deadline_ns: int = NEVER_NS, arrived_ns: int | None = None,
+        after: Outcome | None = None, run_count: int = 0,
     ) -> None:  # fmt: skip
         """Submit a block, checked as the engine does."""
         stream = stream or self.stream
@@ -137,7 +143,7 @@ class Stepper:
         )  # fmt: skip
         tokens = tuple(token_ids) if refusal is None else ()
         arrived_ns = self.clock() if arrived_ns is None else arrived_ns
-        entry = Entry(stream, position, tokens, decoded, refusal, arrived_ns, deadline_ns)
+        entry = Entry(stream, position, tokens, decoded, refusal, arrived_ns, deadline_ns, after, run_count)
         self.core.submit(session, entry)
         self.flush()
 

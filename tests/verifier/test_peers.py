@@ -9,8 +9,16 @@ from verifier_server import Peer, Verifier, serving, until
 from specmesh.runtime import wire
 from specmesh.runtime.errors import UnknownField
 from specmesh.runtime.status import from_rpc_error
-from specmesh.runtime.types import Block, EntryErrorReason, EntryFailure, FinishReason, Rule, Sampling
-from specmesh.v1 import draft_service_pb2 as draft_pb
+from specmesh.runtime.types import (
+    Block,
+    EntryErrorReason,
+    EntryFailure,
+    FinishReason,
+    Outcome,
+    Rule,
+    Sampling,
+    StepResult,
+)
 from specmesh.v1 import verifier_service_pb2 as pb
 from specmesh.verifier.config import LimitsConfig
 from specmesh.verifier.target import TableTarget
@@ -87,27 +95,34 @@ async def test_an_entry_that_comes_too_late_is_not_computed() -> None:
         assert (await peer.step(2, 1)).token_ids == (4,)
 
 
-@pytest.mark.parametrize(
-    ("entry", "field"),
-    [
-        (pb.VerifyRequestEntry(after=draft_pb.StepOutcome(position=1)), "after"),
-        (pb.VerifyRequestEntry(after=draft_pb.StepOutcome()), "after"),
-        (pb.VerifyRequestEntry(run_count=4), "run_count"),
-        (pb.VerifyRequestEntry.FromString(b"\xf8\x07\x01"), "127"),
-    ],
-)
-async def test_fields_that_are_not_served_are_refused_by_name(
-    peer: Peer, entry: pb.VerifyRequestEntry, field: str
-) -> None:
+async def test_a_field_that_is_not_known_is_refused_by_name(peer: Peer) -> None:
     """C40 at this service: nothing is skipped."""
     await peer.open(make_spec([3]))
+    entry = pb.VerifyRequestEntry.FromString(b"\xf8\x07\x01")
     entry.session_id, entry.position = 1, 1
     await peer.send(entry)
     failure = await peer.receive(1)
     assert isinstance(failure, EntryFailure)
     assert failure.reason is EntryErrorReason.INVALID_VALUE
-    assert field in failure.message
+    assert "127" in failure.message
     assert (await peer.step(1, 1)).token_ids == (4,)
+
+
+async def test_conditional_blocks_and_runs_over_the_wire(peer: Peer) -> None:
+    """A block sent ahead is answered without another request; a run is answered token by token."""
+    await peer.open(make_spec([3]))
+    ahead = Block(3, (6, 7), after=Outcome(1, 1, 5))
+    other = Block(3, (9, 9), after=Outcome(1, 1, 6))
+    blocks = (Block(1, (4,)), ahead, other)
+    await peer.send(*(wire.block_to_entry(1, block) for block in blocks))
+    answers = [await peer.receive(1) for _ in range(2)]
+    assert [answer.token_ids for answer in answers if isinstance(answer, StepResult)] == [(4, 5), (6, 7, 8)]
+    await peer.send(wire.block_to_entry(1, Block(6, run_count=4)))
+    run = [await peer.receive(1) for _ in range(4)]
+    assert [(a.position, a.token_ids) for a in run if isinstance(a, StepResult)] == [
+        (6 + at, (9 + at,)) for at in range(4)
+    ]
+    assert (await peer.step(1, 10)).token_ids == (13,)
 
 
 async def test_an_unknown_field_of_the_frame_ends_the_stream(peer: Peer) -> None:

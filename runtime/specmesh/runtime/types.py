@@ -145,21 +145,27 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Tokens proposed for one step. `rows` is empty when every row is one-hot on its token."""
-
-    position: int
-    token_ids: tuple[int, ...] = ()
-    rows: tuple[bytes, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a step ended in: how many drafted tokens were kept, and the token after them."""
 
     position: int
     num_accepted: int
     token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Tokens proposed for one step. `rows` is empty when every row is one-hot on its token.
+
+    `after`: conditional, to be taken if the step in flight ends so. `run_count`: emit so many plain tokens, an answer
+    for each, without being asked for each; 0 is off.
+    """
+
+    position: int
+    token_ids: tuple[int, ...] = ()
+    rows: tuple[bytes, ...] = ()
+    after: Outcome | None = None
+    run_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Types to protobuf and back: the one place where the mesh spells field names of its internal messages."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 from specmesh.runtime.contract import OPEN_CHUNK_TOKENS
 from specmesh.runtime.errors import InvalidValue
@@ -13,6 +14,7 @@ from specmesh.runtime.types import (
     EntryErrorReason,
     EntryFailure,
     FinishReason,
+    Outcome,
     Rule,
     Sampling,
     ServiceInfo,
@@ -45,6 +47,7 @@ DRAFT_END_FROM_PROTO = {number: reason for reason, number in DRAFT_END_TO_PROTO.
 SOURCE_TO_PROTO = {s: draft_pb.ContextSource.Value(f"CONTEXT_SOURCE_{s.name}") for s in ContextSource}
 SOURCE_FROM_PROTO = {number: source for source, number in SOURCE_TO_PROTO.items()}
 ENTRY_ERROR_TO_PROTO = {r: error_pb.EntryErrorReason.Value(f"ENTRY_ERROR_REASON_{r.name}") for r in EntryErrorReason}
+_INFO_FIELDS = tuple(field.name for field in fields(ServiceInfo))
 ENTRY_ERROR_FROM_PROTO = {number: reason for reason, number in ENTRY_ERROR_TO_PROTO.items()}
 
 
@@ -141,12 +144,23 @@ def block_to_entry(
         position=block.position,
         token_ids=block.token_ids,
         rows=block.rows,
+        after=_outcome_to_proto(block.after),
+        run_count=block.run_count,
     )
+
+
+def _outcome_to_proto(after: Outcome | None) -> draft_pb.StepOutcome | None:
+    if after is None:
+        return None
+    return draft_pb.StepOutcome(position=after.position, accepted_count=after.num_accepted, token_id=after.token_id)
 
 
 def block_from_entry(entry: verifier_pb.VerifyRequestEntry) -> Block:
     """The block of an entry; checked later, against the session."""
-    return Block(entry.position, tuple(entry.token_ids), tuple(entry.rows))
+    after = None
+    if entry.HasField("after"):
+        after = Outcome(entry.after.position, entry.after.accepted_count, entry.after.token_id)
+    return Block(entry.position, tuple(entry.token_ids), tuple(entry.rows), after, entry.run_count)
 
 
 def logprob_to_proto(logprob: TokenLogprob) -> router_pb.TokenLogprob:
@@ -268,34 +282,10 @@ def draft_ask_from_entry(entry: draft_pb.DraftRequestEntry) -> DraftAsk:
 
 
 def service_info_to_proto(info: ServiceInfo) -> info_pb.ServiceInfo:
-    """What a service says of itself."""
-    return info_pb.ServiceInfo(
-        contract_version=info.contract_version,
-        model_digest=info.model_digest,
-        tokenizer_digest=info.tokenizer_digest,
-        vocabulary_size=info.vocabulary_size,
-        max_context_tokens=info.max_context_tokens,
-        kind=info.kind,
-        model_name=info.model_name,
-        build=info.build,
-        vocabulary_hashes=info.vocabulary_hashes,
-        max_block_length=info.max_block_length,
-        one_hot=info.one_hot,
-    )
+    """What a service says of itself; the fields have the same names on both sides."""
+    return info_pb.ServiceInfo(**{name: getattr(info, name) for name in _INFO_FIELDS})
 
 
 def service_info_from_proto(message: info_pb.ServiceInfo) -> ServiceInfo:
     """Back from the wire."""
-    return ServiceInfo(
-        contract_version=message.contract_version,
-        model_digest=message.model_digest,
-        tokenizer_digest=message.tokenizer_digest,
-        vocabulary_size=message.vocabulary_size,
-        max_context_tokens=message.max_context_tokens,
-        kind=message.kind,
-        model_name=message.model_name,
-        build=message.build,
-        vocabulary_hashes=message.vocabulary_hashes,
-        max_block_length=message.max_block_length,
-        one_hot=message.one_hot,
-    )
+    return ServiceInfo(**{name: getattr(message, name) for name in _INFO_FIELDS})

@@ -17,6 +17,10 @@ class EngineConfig(ConfigModel):
 
     max_block_length: int = Field(default=16, ge=1, le=64)
     """A longer block is refused (TOO_LONG) and the step done without it."""
+    max_conditional: int = Field(default=4, ge=0)
+    """Blocks that a session may send ahead, each for one outcome of its step in flight."""
+    max_run_tokens: int = Field(default=256, ge=0)
+    """Plain tokens that a session may ask for at once."""
     max_verify_rows: int = Field(default=512, ge=2)
     """Logit rows per tick; sessions beyond them wait for the next one."""
     max_prefill_tokens: int = Field(default=256, ge=1)

@@ -14,13 +14,12 @@ from specmesh.runtime.types import EntryErrorReason, EntryFailure
 from specmesh.verifier.admission import AdmissionQueue, Opening
 from specmesh.verifier.backend import Backend, Verified
 from specmesh.verifier.batcher import Share, TickLimits, plan
+from specmesh.verifier.entries import EntryLimits, following, problem_with
 from specmesh.verifier.gather import Gather
 from specmesh.verifier.session import NEVER_NS, Answer, AnswerStream, Entry, Session, SessionKey, context_limit
 from specmesh.verifier.step import result_of, timing_of, work_of
 
 _log = logging.getLogger(__name__)
-
-_NUM_OUTSTANDING = 1
 
 
 @dataclass(slots=True)
@@ -38,7 +37,13 @@ class Core:
     """State of the engine. One thread at a time."""
 
     def __init__(
-        self, backend: Backend, *, limits: TickLimits, max_waiting_sessions: int, clock: Callable[[], int]
+        self,
+        backend: Backend,
+        *,
+        limits: TickLimits,
+        entry_limits: EntryLimits,
+        max_waiting_sessions: int,
+        clock: Callable[[], int],
     ) -> None:
         self.sessions: dict[SessionKey, Session] = {}
         self.waiting = AdmissionQueue(max_waiting_sessions)
@@ -47,6 +52,7 @@ class Core:
         self.draining = False
         self._backend = backend
         self._limits = limits
+        self._entry_limits = entry_limits
         self._clock = clock
         self._gather = Gather()
         self._pending: dict[SessionKey, Session] = {}
@@ -68,20 +74,22 @@ class Core:
             self.outbox.settled.append((opening, error))
 
     def submit(self, session: Session, entry: Entry) -> None:
-        """Take a block to verify; what is wrong with the entry is answered, and changes nothing."""
+        """Take a block to verify, now or after an outcome; what is wrong is answered, and changes nothing."""
         if self.sessions.get(session.key) is not session:
             self._fail_entry(session, entry, EntryErrorReason.UNKNOWN_SESSION, "the session is not open here")
-        elif session.entry is not None:
-            message = f"outstanding entries: at most {_NUM_OUTSTANDING} per session, one is waiting"
-            self._fail_entry(session, entry, EntryErrorReason.INVALID_VALUE, message)
-        elif entry.position != session.position:
-            message = f"position: {entry.position} was sent, the session is at {session.position}"
-            self._fail_entry(session, entry, EntryErrorReason.CONTEXT_MISMATCH, message)
-        else:
-            session.touch(self._clock())
-            session.take(entry)
-            self._pending[session.key] = session
+            return
+        if (problem := problem_with(session, entry, self._entry_limits)) is not None:
+            self._fail_entry(session, entry, *problem)
+            return
+        session.touch(self._clock())
+        if entry.after is not None and entry.after.position == session.position:
+            session.conditional[entry.after] = entry
+        elif entry.after is None or entry.after == session.last_outcome:
+            self.counters["conditional_taken"] += entry.after is not None
+            self._start(session, entry)
             self._gather.returned(session.key, entry.arrived_ns)
+        else:
+            self.counters["conditional_dropped"] += 1
 
     def close(self, key: SessionKey) -> None:
         """End a session, or take its opening out of the queue; nothing happens when there is none."""
@@ -103,6 +111,7 @@ class Core:
         for session in list(self._pending.values()):
             if session.entry is not None and session.entry.stream is stream:
                 self._take_entry(session)
+                session.conditional.clear()
 
     def drain(self) -> None:
         """Take no new sessions; those that wait for memory are sent elsewhere."""
@@ -179,6 +188,7 @@ class Core:
             entry = session.entry
             if entry is not None and entry.deadline_ns <= now_ns:
                 self._take_entry(session)
+                session.conditional.clear()
                 message = "remaining_ms had passed when the entry's turn came"
                 self._fail_entry(session, entry, EntryErrorReason.DEADLINE_EXCEEDED, message)
 
@@ -191,7 +201,9 @@ class Core:
             else:
                 share.session.prefilled(share.num_context)
             self._rotate(share.session)
-        self._gather.tick_ended([key for key in answered if key in self.sessions], started_ns, self._clock())
+        # Whoever has its next entry already is not away.
+        away = [key for key in answered if (live := self.sessions.get(key)) is not None and live.entry is None]
+        self._gather.tick_ended(away, started_ns, self._clock())
 
     def _rotate(self, session: Session) -> None:
         """Put a session that still has a prompt to feed behind the others."""
@@ -215,6 +227,18 @@ class Core:
         self._answer(entry.stream, result)
         if emission.finish_reason is not None:
             self._end(session)
+        else:
+            self._go_on(session, entry, now_ns)
+
+    def _go_on(self, session: Session, answered: Entry, now_ns: int) -> None:
+        """Start what follows the step without the network, if anything does; other conditional blocks are forgotten."""
+        entry = following(session, answered, now_ns)
+        taken = entry is not None and not answered.run_count
+        self.counters["conditional_taken"] += taken
+        self.counters["conditional_dropped"] += len(session.conditional) - taken
+        session.conditional.clear()
+        if entry is not None:
+            self._start(session, entry)
 
     # Small steps of the above.
 
@@ -239,6 +263,10 @@ class Core:
 
     def _sweep_by(self, time_ns: int) -> None:
         self._next_sweep_ns = min(self._next_sweep_ns, time_ns)
+
+    def _start(self, session: Session, entry: Entry) -> None:
+        session.take(entry)
+        self._pending[session.key] = session
 
     def _take_entry(self, session: Session) -> Entry:
         entry = session.entry

@@ -13,6 +13,7 @@ from specmesh.verifier.backend import Backend
 from specmesh.verifier.batcher import TickLimits
 from specmesh.verifier.config import EngineConfig
 from specmesh.verifier.core import Core, Outbox
+from specmesh.verifier.entries import EntryLimits
 from specmesh.verifier.session import NEVER_NS, AnswerStream, Entry, Session
 from specmesh.verifier.thread import EngineThread
 
@@ -33,6 +34,7 @@ class Engine:
         self._core = Core(
             backend,
             limits=TickLimits(config.max_verify_rows, config.max_prefill_tokens),
+            entry_limits=EntryLimits(config.max_conditional, config.max_run_tokens),
             max_waiting_sessions=config.max_waiting_sessions,
             clock=clock,
         )
@@ -138,7 +140,9 @@ class Engine:
         arrived_ns = self._clock()
         refusal, rows = self._check(session, block)
         tokens = block.token_ids if refusal is None else ()
-        return Entry(stream, block.position, tokens, rows, refusal, arrived_ns, deadline_ns)
+        return Entry(
+            stream, block.position, tokens, rows, refusal, arrived_ns, deadline_ns, block.after, block.run_count
+        )
 
     def _check(self, session: Session, block: Block) -> tuple[BlockRefusal | None, Sequence[RowArrays]]:
         if len(block.token_ids) > self.config.max_block_length:

@@ -182,8 +182,8 @@ async def _read(frames: AsyncIterator[pb.VerifyRequest], stream: PeerStream, eng
 
 def _take(entry: pb.VerifyRequestEntry, stream: PeerStream, engine: Engine) -> None:
     try:
-        _refuse_unserved(entry)
-    except (InvalidValue, UnknownField) as error:
+        refuse_unknown_fields(entry)
+    except UnknownField as error:
         failure = EntryFailure(entry.session_id, entry.position, EntryErrorReason.INVALID_VALUE, error.message)
         stream.deliver([failure])
         return
@@ -194,14 +194,6 @@ def _take(entry: pb.VerifyRequestEntry, stream: PeerStream, engine: Engine) -> N
         if entry.traceparent and not entry.HasField("after"):  # those may never be answered
             stream.spans.begin(VERIFY_SPAN, entry.session_id, entry.position, entry.traceparent)
         engine.submit(stream, entry.session_id, wire.block_from_entry(entry), remaining_ms=entry.remaining_ms)
-
-
-def _refuse_unserved(entry: pb.VerifyRequestEntry) -> None:
-    refuse_unknown_fields(entry)
-    if entry.HasField("after"):
-        raise InvalidValue("after", "conditional blocks are not served by this version")
-    if entry.run_count:
-        raise InvalidValue("run_count", "runs are not served by this version")
 
 
 def _peer_of(context: Context) -> str:

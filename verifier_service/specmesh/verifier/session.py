@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from specmesh.runtime.rows import RowArrays
-from specmesh.runtime.types import BlockRefusal, EntryFailure, FinishReason, SessionSpec, StepResult
+from specmesh.runtime.types import BlockRefusal, EntryFailure, FinishReason, Outcome, SessionSpec, StepResult
 
 Answer = StepResult | EntryFailure
 SessionKey = tuple[str, int]
@@ -32,7 +32,10 @@ class AnswerStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A block waiting for its tick; one that was refused has no tokens left. `rows` is empty when all are one-hot."""
+    """A block waiting for its tick; one that was refused has no tokens left. `rows` is empty when all are one-hot.
+
+    `after`: it was sent ahead for this outcome. `run_count`: plain tokens that this entry still stands for; 0: no run.
+    """
 
     stream: AnswerStream
     position: int
@@ -41,6 +44,8 @@ class Entry:
     refusal: BlockRefusal | None
     arrived_ns: int
     deadline_ns: int = NEVER_NS
+    after: Outcome | None = None
+    run_count: int = 0
 
 
 @dataclass(slots=True)  # Not frozen, which takes three times as long: one is made per session and tick.
@@ -55,9 +60,16 @@ class Emission:
 
 
 class Session:
-    """State of one session; `entry` is the block it waits to have verified, if any."""
+    """State of one session.
 
-    __slots__ = ("cached", "context", "counts", "deadline_ns", "entry", "expires_ns", "key", "limit", "spec")
+    `entry`: the block it waits to have verified, if any; `conditional`: blocks sent ahead, by the outcome of that step
+    that they are for; `last_outcome`: of the last step.
+    """
+
+    __slots__ = (
+        "cached", "conditional", "context", "counts", "deadline_ns", "entry", "expires_ns", "key", "last_outcome",
+        "limit", "spec",
+    )  # fmt: skip
 
     def __init__(self, spec: SessionSpec, *, max_context_tokens: int, now_ns: int, deadline_ns: int = NEVER_NS) -> None:
         self.spec = spec
@@ -67,6 +79,8 @@ class Session:
         self.limit = context_limit(spec, max_context_tokens)
         self.counts = Counter(self.context) if spec.sampling.has_penalties else None
         self.entry: Entry | None = None
+        self.conditional: dict[Outcome, Entry] = {}
+        self.last_outcome: Outcome | None = None
         self.deadline_ns = deadline_ns
         self.touch(now_ns)
 
@@ -124,6 +138,7 @@ class Session:
                 finish = FinishReason.LENGTH
             if finish is not None:
                 break
+        self.last_outcome = Outcome(self.position, num_accepted, next_token)
         num_drafted = len(draft_token_ids) if finish is None else min(len(draft_token_ids), len(emitted))
         self.context += emitted
         self.cached = len(self.context) - 1
