@@ -158,7 +158,7 @@ def _command(entry: pb.DraftRequestEntry, stream: RouterStream, arrived: float) 
         stream.answer(failed_entry(entry.session_id, entry.position, failed), last=True)
         return None
     if entry.traceparent:
-        stream.spans.begin(DRAFT_SPAN, entry.session_id, entry.position, entry.traceparent)
+        stream.spans.begin(DRAFT_SPAN, ask.session_id, ask.position, entry.traceparent)
     return partial(DraftEngine.submit, ask=ask, receiver=stream, arrived=arrived, remaining_ms=entry.remaining_ms)
 
 
