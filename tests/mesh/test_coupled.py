@@ -42,8 +42,8 @@ SCHEDULES: dict[str, tuple[list[str] | None, int, int]] = {
 
 
 @pytest.fixture(scope="module")
-def hostile(mesh: Running) -> Iterator[Service]:
-    """A router with a bandit, honest pools and faulty ones."""
+def hostile(mesh: Running) -> Iterator[dict[str, Service]]:
+    """Routers with a bandit and with the planner, the same honest pools and faulty ones."""
     with ExitStack() as stack:
         honest = {"kind": "table", "settings": {"path": mesh.tables.near}}
         faulty = {
@@ -54,21 +54,24 @@ def hostile(mesh: Running) -> Iterator[Service]:
         pools += [
             {"name": name, "addresses": [service.address], "trust": "untrusted"} for name, service in faulty.items()
         ]
-        yield stack.enter_context(
-            Service(
-                "router",
-                mesh.folder,
-                verifiers=[mesh.verifier.address],
-                pools=pools,
-                policy__name="thompson",
-                drafts__block_deadline_ms=300,
+        yield {
+            policy: stack.enter_context(
+                Service(
+                    "router",
+                    mesh.folder,
+                    verifiers=[mesh.verifier.address],
+                    pools=pools,
+                    policy__name=policy,
+                    drafts__block_deadline_ms=300,
+                )
             )
-        )
+            for policy in ("thompson", "goodput")
+        }
 
 
 @pytest.fixture
-async def stub(hostile: Service) -> AsyncIterator[RouterServiceStub]:
-    async with router_at(hostile.address) as stub:
+async def stub(hostile: dict[str, Service]) -> AsyncIterator[RouterServiceStub]:
+    async with router_at(hostile["thompson"].address) as stub:
         yield stub
 
 
@@ -107,6 +110,17 @@ async def test_one_seed_one_text(stub: RouterServiceStub, plain: dict[str, list[
     assert [answer.token_ids for answer in answers] == plain["ids"]
     drafted = sum(answer.finished.usage.drafted_token_count for answer in answers if answer.finished)
     assert drafted > 0 or schedule == "a draft of tokens that do not exist", "the schedule must have drafted something"
+
+
+async def test_one_seed_one_text_under_a_policy_that_asks_every_draft_for_scores(
+    hostile: dict[str, Service], plain: dict[str, list[list[int]]]
+) -> None:
+    """The planner chooses by what drafts say of the text, liars among them, and the text stays what it was."""
+    async with router_at(hostile["goodput"].address) as stub:
+        await wait_ready(stub, "near", "far", "look", "liar")
+        answers = await run(stub, None, 4, 7)
+    assert [answer.token_ids for answer in answers] == plain["ids"]
+    assert sum(answer.finished.usage.drafted_token_count for answer in answers if answer.finished) > 0
 
 
 async def test_the_faults_were_noticed(stub: RouterServiceStub) -> None:

@@ -87,7 +87,7 @@ async def test_tokens_emitted_before_a_failure_still_arrive() -> None:
 
 
 async def test_unary_sends_everything_at_the_end() -> None:
-    session, output = make_output(unary=True, max_unread_bytes=1024)
+    session, output = make_output(unary=True, max_unread_bytes=1024, logprobs=5)
     for _ in range(20):
         emit(session, output, 9, 10, logprobs=(TokenLogprob(-1.0, ((1, -0.5),) * 5),) * 2)
         await output.room()
@@ -207,3 +207,11 @@ async def test_text_held_for_a_stop_string_is_sent_at_the_end() -> None:
     output.finish(FinishReason.LENGTH)
     events = await collect(output)
     assert text_of(events) == "albe"
+
+
+async def test_log_probabilities_that_only_the_policy_asked_for_are_not_sent() -> None:
+    session, output = make_output()
+    emit(session, output, 9, logprobs=(TokenLogprob(-1.0),))
+    output.finish(FinishReason.LENGTH)
+    delta = (await collect(output))[1].delta
+    assert (list(delta.token_ids), list(delta.logprobs)) == ([9], [])

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
@@ -10,7 +10,8 @@ from typing import Protocol
 from specmesh.router.block import ArrivingBlock
 from specmesh.runtime.context import context_hash
 from specmesh.runtime.types import DraftAsk, Rule, Sampling
-from specmesh.runtime.wire import sampling_to_proto
+from specmesh.runtime.wire import sampling_to_proto, token_chunks
+from specmesh.v1.draft_service_pb2 import DraftOpenHeader, DraftServiceOpenRequest
 from specmesh.v1.router_service_pb2 import SamplingParams
 
 PROBE_SAMPLING = Sampling(temperature=0.0)
@@ -39,7 +40,9 @@ class AskSource(Protocol):
     def context(self) -> Sequence[int]:
         """Its tokens; only ever appended to."""
 
-    def ask(self, delta_start: int, block_length: int, block_deadline_ms: int) -> DraftAsk:
+    def ask(
+        self, delta_start: int, block_length: int, block_deadline_ms: int, *, want_scores: bool = False
+    ) -> DraftAsk:
         """An entry at the session's present position with the context's tokens from `delta_start` on."""
 
 
@@ -51,12 +54,20 @@ class Ask:
     block: ArrivingBlock
     done: asyncio.Future[Ending]
     deadline: float
+    want_scores: bool = False
     opened: bool = False
 
     def finish(self, ending: Ending) -> None:
         """Wake the session, once."""
         if not self.done.done():
             self.done.set_result(ending)
+
+
+def open_messages(source: AskSource, start: int, position: int) -> Iterator[DraftServiceOpenRequest]:
+    """A session's context from `start` to `position`, as `Open` takes it."""
+    header = DraftOpenHeader(session_id=source.session_id, start=start, length=position)
+    for index, chunk in enumerate(token_chunks(source.context[start:position])):
+        yield DraftServiceOpenRequest(header=header if index == 0 else None, token_ids=chunk)
 
 
 class Probe:
@@ -68,7 +79,9 @@ class Probe:
         self.traceparent = ""
         self.sampling_message = sampling_to_proto(PROBE_SAMPLING)
 
-    def ask(self, delta_start: int, block_length: int, block_deadline_ms: int) -> DraftAsk:
+    def ask(
+        self, delta_start: int, block_length: int, block_deadline_ms: int, *, want_scores: bool = False
+    ) -> DraftAsk:
         """The entry."""
         return DraftAsk(
             session_id=self.session_id,
@@ -80,4 +93,5 @@ class Probe:
             rule=Rule.COUPLED,
             draft_key=0,
             block_deadline_ms=block_deadline_ms,
+            want_scores=want_scores,
         )

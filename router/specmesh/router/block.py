@@ -30,7 +30,7 @@ class ArrivingBlock:
     (specification 1.5, cut, never drop).
     """
 
-    __slots__ = ("end_reason", "length", "position", "rows", "token_ids", "work")
+    __slots__ = ("delta_guessed", "delta_logprobs", "end_reason", "length", "position", "rows", "token_ids", "work")
 
     def __init__(self, position: int, length: int) -> None:
         self.position = position
@@ -39,6 +39,10 @@ class ArrivingBlock:
         self.rows: list[bytes] = []
         self.end_reason: DraftEndReason | None = None
         self.work = NO_WORK
+        self.delta_logprobs: tuple[float, ...] = ()
+        """When asked for: ln D of the tokens that the context has gained."""
+        self.delta_guessed: tuple[bool, ...] = ()
+        """Likewise, under COUPLED: would the draft have guessed them."""
 
     def add(self, offset: int, token_ids: list[int], rows: list[bytes]) -> None:
         """Append what follows. Raises `MalformedAnswer`; nothing of a malformed piece is kept."""

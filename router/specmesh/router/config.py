@@ -27,7 +27,7 @@ class PoolConfig(ConfigModel):
 class PolicyConfig(ConfigModel):
     """Which policy chooses arm and length, and where its randomness starts."""
 
-    name: str = "ucb1"
+    name: str = "goodput"
     seed: int = Field(default=0, ge=0)
     settings: PolicySettings = PolicySettings()
 

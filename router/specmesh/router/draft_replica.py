@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import grpc.aio
 
-from specmesh.router.ask import Ask, AskSource, Ending, Probe
+from specmesh.router.ask import Ask, AskSource, Ending, Probe, open_messages
 from specmesh.router.block import ArrivingBlock, DraftWork, MalformedAnswer
 from specmesh.router.health import ReplicaHealth
 from specmesh.router.link import Link, StreamEnded, lost_because
@@ -20,7 +20,6 @@ from specmesh.runtime.wire import (
     ENTRY_ERROR_FROM_PROTO,
     draft_ask_to_entry,
     service_info_from_proto,
-    token_chunks,
 )
 from specmesh.v1 import draft_service_pb2 as pb
 from specmesh.v1.draft_service_pb2_grpc import DraftServiceStub
@@ -148,12 +147,12 @@ class DraftReplica:
             self.fail("the probe was not answered in time")
 
     async def draft(
-        self, source: AskSource, length: int, *, delta_start: int, seconds: float
+        self, source: AskSource, length: int, *, delta_start: int, seconds: float, want_scores: bool = False
     ) -> tuple[Ending, ArrivingBlock]:
         """Ask for a block and wait for it, `seconds` at most; the block holds what has arrived by then."""
         loop = asyncio.get_running_loop()
         block = ArrivingBlock(len(source.context), length)
-        ask = Ask(source, block, loop.create_future(), loop.time() + seconds)
+        ask = Ask(source, block, loop.create_future(), loop.time() + seconds, want_scores)
         if not self._send(ask, delta_start, seconds):
             return Ending.FAILED, block
         self._asks[source.session_id] = ask
@@ -162,7 +161,8 @@ class DraftReplica:
             return await ask.done, block
         finally:
             timer.cancel()
-            self._asks.pop(source.session_id, None)
+            if self._asks.get(source.session_id) is ask:  # else the session's next ask has taken its place
+                del self._asks[source.session_id]
 
     def close(self, session_id: int) -> None:
         """Let the replica forget a session."""
@@ -205,7 +205,7 @@ class DraftReplica:
         if self._link is None:
             return False
         milliseconds = max(round(seconds * 1000), 1)
-        message = ask.source.ask(delta_start, ask.block.length, milliseconds)
+        message = ask.source.ask(delta_start, ask.block.length, milliseconds, want_scores=ask.want_scores)
         try:
             entry = draft_ask_to_entry(
                 message,
@@ -233,10 +233,7 @@ class DraftReplica:
         if event == "tokens":
             self._take_tokens(ask, entry.tokens)
         elif event == "end":
-            end = entry.end
-            work = DraftWork(end.queue_ns, end.compute_ns, end.batch_size)
-            ask.block.end(DRAFT_END_FROM_PROTO.get(end.reason), work)
-            ask.finish(Ending.COMPLETE)
+            self._take_end(ask, entry.end)
         elif event == "context_needed":
             self._open(ask, entry.context_needed.have_length)
         elif event == "error":
@@ -251,6 +248,14 @@ class DraftReplica:
         except MalformedAnswer as error:
             self.fail(str(error))
             ask.finish(Ending.CUT)
+
+    def _take_end(self, ask: Ask, end: pb.DraftEnd) -> None:
+        work = DraftWork(end.queue_ns, end.compute_ns, end.batch_size)
+        ask.block.end(DRAFT_END_FROM_PROTO.get(end.reason), work)
+        if ask.want_scores:
+            ask.block.delta_logprobs = tuple(end.delta_logprobs)
+            ask.block.delta_guessed = tuple(map(bool, end.delta_guessed))
+        ask.finish(Ending.COMPLETE)
 
     def _take_error(self, ask: Ask, reason: EntryErrorReason | None) -> None:
         if reason in (EntryErrorReason.UNKNOWN_SESSION, EntryErrorReason.CONTEXT_MISMATCH):
@@ -279,14 +284,8 @@ class DraftReplica:
     async def _bring_context(self, ask: Ask, start: int) -> None:
         assert self._stub is not None
         position = ask.block.position
-        header = pb.DraftOpenHeader(session_id=ask.source.session_id, start=start, length=position)
-        chunks = token_chunks(ask.source.context[start:position])
-        messages = [
-            pb.DraftServiceOpenRequest(header=header if index == 0 else None, token_ids=chunk)
-            for index, chunk in enumerate(chunks)
-        ]
         try:
-            await self._stub.Open(iter(messages))
+            await self._stub.Open(open_messages(ask.source, start, position))
         except grpc.aio.AioRpcError as error:
             self.fail(f"context refused: {error.code().name}")
             ask.finish(Ending.FAILED)

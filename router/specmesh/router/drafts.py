@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,16 +15,15 @@ from specmesh.router.ask import Ending
 from specmesh.router.block import NO_WORK, ArrivingBlock, DraftWork
 from specmesh.router.config import DraftsConfig, PoolConfig, RouterConfig
 from specmesh.router.discovery import Fleet, Resolve, resolve_name
-from specmesh.router.draft_replica import INLINE_TOKENS, DraftReplica
+from specmesh.router.draft_replica import DraftReplica
 from specmesh.router.health import ReplicaHealth
-from specmesh.router.policies.interface import Arm, ArmView, Choice
+from specmesh.router.policies.interface import Arm, ArmScores, ArmView, Choice
 from specmesh.router.registration import Target
 from specmesh.router.session import Session
+from specmesh.router.session_drafts import SessionDrafts
 from specmesh.runtime.types import Block, BlockRefusal, DraftEndReason, FallbackReason, StepResult
 
 _log = logging.getLogger(__name__)
-
-NEAR_SECONDS = 0.002
 
 
 @dataclass(slots=True)
@@ -43,17 +42,6 @@ class ArmRecord:
     def ready(self) -> bool:
         """Whether any replica is."""
         return any(replica.health.ready for replica in self.replicas)
-
-
-@dataclass(slots=True)
-class SessionDrafts:
-    """What drafts hold of a session."""
-
-    held: dict[DraftReplica, tuple[int, int]] = field(default_factory=dict)
-    """Connection (epoch) and position up to which each replica was sent the context."""
-    last: dict[Arm, DraftReplica] = field(default_factory=dict)
-    left: set[Arm] = field(default_factory=set)
-    """Arms whose context is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,26 +161,43 @@ class Drafts:
             if record.ready and scope.permits(record.facts) and position < record.max_context_tokens and arm not in left
         )
 
-    async def block(self, session: Session, choice: Choice, views: tuple[ArmView, ...]) -> Drafted:
+    async def block(
+        self, session: Session, choice: Choice, views: tuple[ArmView, ...], *, want_scores: bool = False
+    ) -> Drafted:
         """The block of the chosen arm by its deadline: all of it, or what has arrived."""
         record = self.arms.get(choice.arm) if choice.arm and choice.block_length else None
         if record is None:
             return Drafted(Block(session.position), self._why_plain(session, views))
         known = self._sessions.setdefault(session.session_id, SessionDrafts())
-        replica = _pick(record, known)
+        replica = known.pick(record.facts.arm, record.replicas)
         if replica is None:
             return Drafted(Block(session.position), FallbackReason.NO_ARM)
         length = min(choice.block_length, session.max_block_length, record.max_block_length)
         started = time.perf_counter_ns()
-        epoch, start = known.held.get(replica, (0, 0))
-        warm = epoch == replica.epoch
-        delta_start = start if warm else 0 if session.position <= INLINE_TOKENS else session.position
-        known.held[replica] = replica.epoch, session.position
+        known.stop_asking(replica)
+        start, warm = known.hand_over(replica, session.position)
         seconds = self._deadline(record.stats, length, warm=warm)
-        ending, arriving = await replica.draft(session, length, delta_start=delta_start, seconds=seconds)
+        ending, arriving = await replica.draft(
+            session, length, delta_start=start, seconds=seconds, want_scores=want_scores and warm
+        )
+        known.note_scores(record.facts.arm, start, arriving)
         wait_ns = time.perf_counter_ns() - started
         self._note_ending(record, known, replica, ending, arriving, wait_ns / 1e9, warm=warm)
         return self._drafted(session, record.facts.arm, replica, ending, arriving, wait_ns)
+
+    def ask_scores(self, session: Session, arms: Sequence[Arm]) -> None:
+        """Ask these arms how they would have done on what was emitted. Nothing waits for their answers."""
+        known = self._sessions.setdefault(session.session_id, SessionDrafts()) if arms else None
+        for arm in arms:
+            record = self.arms.get(arm)
+            replica = known.pick(arm, record.replicas) if known and record else None
+            if known and replica:
+                known.ask_scores(session, arm, replica, self._settings.block_deadline_ms / 1000)
+
+    def take_scores(self, session: Session) -> Mapping[Arm, ArmScores]:
+        """What has been answered since this was last called."""
+        known = self._sessions.get(session.session_id)
+        return known.take_scores() if known else {}
 
     def _drafted(
         self, session: Session, arm: Arm, replica: DraftReplica, ending: Ending, arriving: ArrivingBlock, wait_ns: int
@@ -274,29 +279,5 @@ class Drafts:
     def close(self, session: Session) -> None:
         """Every replica that was sent anything of the session forgets it."""
         known = self._sessions.pop(session.session_id, None)
-        if known is None:
-            return
-        for replica in known.held:
-            replica.close(session.session_id)
-        for replica in known.last.values():
-            replica.num_sessions -= 1
-
-
-def _pick(record: ArmRecord, known: SessionDrafts) -> DraftReplica | None:
-    """The replica that has the session's cache, else the one with the fewest sessions for its distance."""
-    last = known.last.get(record.facts.arm)
-    if last is not None and last.health.ready:
-        return last
-    ready = [replica for replica in record.replicas if replica.health.ready]
-    if not ready:
-        return None
-    if last is not None:
-        last.num_sessions -= 1
-    replica = known.last[record.facts.arm] = min(ready, key=_cost)
-    replica.num_sessions += 1
-    return replica
-
-
-def _cost(replica: DraftReplica) -> float:
-    """Replicas of one machine room count as equally near."""
-    return (replica.num_sessions + 1) * max(replica.round_trip, NEAR_SECONDS)
+        if known is not None:
+            known.close(session.session_id)

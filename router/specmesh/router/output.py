@@ -62,7 +62,7 @@ class Output:
         delta.token_ids.extend(result.token_ids)
         if self._fresh_text:
             delta.text += self._fresh_text
-        if result.logprobs:
+        if result.logprobs and self._session.plan.logprobs is not None:  # else the policy wanted them
             delta.logprobs.extend(logprob_to_proto(logprob) for logprob in result.logprobs)
         if report is not None:
             delta.steps.append(report)

@@ -144,6 +144,7 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
             draw_key=self._draw,
             max_row=self._config.drafts.max_row,
             traceparent=traceparent,
+            want_logprobs=self._mesh.policy.wants_scores,
         )
 
     async def ListModels(  # noqa: N802

@@ -45,7 +45,9 @@ class Session:
         draw_key: Callable[[], int],
         max_row: int = 0,
         traceparent: str = "",
+        want_logprobs: bool = False,
     ) -> None:
+        """`want_logprobs`: of the emitted tokens, for a policy that sets scores against them."""
         self.plan = plan
         self.max_row = max_row
         self.model_digest = target.model_digest
@@ -54,6 +56,8 @@ class Session:
         self._max_block_length = min(limits, default=_UNBOUNDED)
         self.session_id = session_id
         self.traceparent = traceparent
+        # One-hot laws need none, and greedy steps are quicker without.
+        self._needs_logprobs = want_logprobs and not plan.sampling.greedy and plan.rule is not Rule.COUPLED
         self.sampling_message = sampling_to_proto(plan.sampling)
         self.context: list[int] = [*plan.prompt, *plan.continuation]
         self.finish_reason: FinishReason | None = None
@@ -99,7 +103,9 @@ class Session:
         self.usage.num_accepted += result.num_accepted
         self.usage.num_steps += 1
 
-    def ask(self, delta_start: int, block_length: int, block_deadline_ms: int) -> DraftAsk:
+    def ask(
+        self, delta_start: int, block_length: int, block_deadline_ms: int, *, want_scores: bool = False
+    ) -> DraftAsk:
         """What a draft is asked; it gets the context's tokens from `delta_start` on, and never the verify key."""
         return DraftAsk(
             session_id=self.session_id,
@@ -112,6 +118,7 @@ class Session:
             draft_key=self.draft_key,
             max_row=self.max_row,
             block_deadline_ms=block_deadline_ms,
+            want_scores=want_scores,
         )
 
     def spec(self, *, session_id: int, peer: str, lease_ms: int, priority: int) -> SessionSpec:
@@ -129,7 +136,7 @@ class Session:
             max_output_tokens=plan.max_output_tokens,
             stop_token_ids=plan.stop_token_ids,
             lease_ms=lease_ms,
-            logprobs=plan.logprobs,
+            logprobs=0 if plan.logprobs is None and self._needs_logprobs else plan.logprobs,
             cache_salt=plan.cache_salt,
             priority=priority,
         )

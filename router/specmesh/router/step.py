@@ -1,11 +1,11 @@
 """THE step: choose an arm and a length, get its block by the deadline, verify, commit, stream, observe."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from specmesh.router.drafts import Drafts
 from specmesh.router.output import Output
-from specmesh.router.policies import ArmView, Choice, Policy, StepObservation, StepView
+from specmesh.router.policies import Arm, ArmScores, ArmView, Choice, Policy, StepObservation, StepView
 from specmesh.router.reports import report_step
 from specmesh.router.session import Session
 from specmesh.router.timing import StepNanoseconds, Stopwatch
@@ -29,9 +29,12 @@ async def step(session: Session, mesh: Mesh, output: Output, watched: WatchedSte
     """One step of one session. Raises a `MeshError` when the session cannot go on."""
     watch = Stopwatch()
     arms = mesh.drafts.views(session)
-    choice = mesh.policy.choose(view_step(session, arms, mesh.num_sessions()))
+    view = view_step(session, arms, mesh.num_sessions())
+    choice = mesh.policy.choose(view)
+    others = mesh.policy.also_score(view, choice)
     with watched.draft(choice):
-        drafted = await mesh.drafts.block(session, choice, arms)
+        drafted = await mesh.drafts.block(session, choice, arms, want_scores=mesh.policy.wants_scores)
+    mesh.drafts.ask_scores(session, others)
     with watch.round_trip, watched.verify():
         result = await mesh.verifiers.verify(session, drafted.block)
     result = output.cut_at_stop(result)
@@ -40,7 +43,7 @@ async def step(session: Session, mesh: Mesh, output: Output, watched: WatchedSte
     spent = watch.split(drafted.wait_ns, drafted.work, result.timing)
     watched.done(session, arms, choice, drafted, result, fallback, spent)
     output.add(result, report_step(drafted, result, fallback, spent) if session.plan.step_reports else None)
-    mesh.policy.observe(observe_step(session, choice, result, spent))
+    mesh.policy.observe(observe_step(session, choice, result, spent, mesh.drafts.take_scores(session)))
 
 
 def view_step(session: Session, arms: tuple[ArmView, ...], num_sessions: int) -> StepView:
@@ -51,12 +54,15 @@ def view_step(session: Session, arms: tuple[ArmView, ...], num_sessions: int) ->
         max_block_length=session.max_block_length,
         arms=arms,
         greedy=session.plan.sampling.greedy,
+        rule=session.plan.rule,
         workload=session.plan.workload,
         num_sessions=num_sessions,
     )
 
 
-def observe_step(session: Session, choice: Choice, result: StepResult, spent: StepNanoseconds) -> StepObservation:
+def observe_step(
+    session: Session, choice: Choice, result: StepResult, spent: StepNanoseconds, scores: Mapping[Arm, ArmScores]
+) -> StepObservation:
     """What the policy learns from a committed step."""
     return StepObservation(
         session_id=session.session_id,
@@ -66,4 +72,7 @@ def observe_step(session: Session, choice: Choice, result: StepResult, spent: St
         num_emitted=len(result.token_ids),
         seconds=spent.seconds(),
         ended=session.finish_reason is not None,
+        position=result.position,
+        target_logprobs=tuple(logprob.logprob for logprob in result.logprobs),
+        scores=scores,
     )
