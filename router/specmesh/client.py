@@ -37,6 +37,7 @@ from specmesh._client_results import (
     error_from_rpc,
 )
 from specmesh._client_run import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, RETRYABLE, Run
+from specmesh._client_tracing import CallSpan
 from specmesh.v1 import router_service_pb2 as pb
 from specmesh.v1.router_service_pb2_grpc import RouterServiceStub
 
@@ -61,6 +62,7 @@ __all__ = [
 ]
 
 MAX_RESPONSE_BYTES = 64 << 20
+GENERATE = "specmesh.v1.RouterService/Generate"
 Answer = TypeVar("Answer")
 
 
@@ -112,12 +114,14 @@ class ConnectionOptions(TypedDict, total=False):
     plaintext_token: send it without `tls`, because something else encrypts.
     timeout: seconds of a call that names none; default 60.
     resumes: how often a stream that breaks is taken up again; default 3.
+    tracer: an OpenTelemetry `Tracer`; each Generate call is a client span of it, and the mesh continues its trace.
     """
 
     token: str | Callable[[], str] | None
     plaintext_token: bool
     timeout: float
     resumes: int
+    tracer: Any
 
 
 def _checked_timeout(timeout: float) -> float:
@@ -137,11 +141,12 @@ class _Connection:
             raise ValueError("a token needs tls, or plaintext_token=True where something else encrypts")
         self._timeout = _checked_timeout(options.get("timeout", 60.0))
         self._resumes = options.get("resumes", 3)
+        self._tracer = options.get("tracer")
         self._channel = connect()
         self._stub: Any = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
-    def _call(self, run: Run) -> Any:  # noqa: ANN401 - a call of grpc or grpc.aio
-        return self._stub.Generate(run.request, timeout=run.remaining, metadata=self._metadata())
+    def _call(self, run: Run, span: CallSpan) -> Any:  # noqa: ANN401 - a call of grpc or grpc.aio
+        return self._stub.Generate(run.request, timeout=run.remaining, metadata=[*self._metadata(), *span.metadata])
 
     def _metadata(self) -> list[tuple[str, str]]:
         token = self._token() if callable(self._token) else self._token
@@ -179,12 +184,15 @@ class Client(_Connection):
 
     def _events(self, run: Run) -> Generator[Event, None, None]:
         while not run.finished:
-            call = self._call(run)
+            span = CallSpan(self._tracer, GENERATE)
+            call = self._call(run, span)
             try:
-                for message in call:
-                    if (event := run.feed(message)) is not None:
-                        yield event
-                run.end()
+                with span:
+                    for message in call:
+                        event, span.complete = run.feed(message), run.finished
+                        if event is not None:
+                            yield event
+                    run.end()
             except grpc.RpcError as failure:
                 if not run.finished:
                     time.sleep(run.resume_after(failure))
@@ -247,12 +255,15 @@ class AsyncClient(_Connection):
 
     async def _events(self, run: Run) -> AsyncGenerator[Event, None]:
         while not run.finished:
-            call = self._call(run)
+            span = CallSpan(self._tracer, GENERATE)
+            call = self._call(run, span)
             try:
-                async for message in call:
-                    if (event := run.feed(message)) is not None:
-                        yield event
-                run.end()
+                with span:
+                    async for message in call:
+                        event, span.complete = run.feed(message), run.finished
+                        if event is not None:
+                            yield event
+                    run.end()
             except grpc.RpcError as failure:
                 if not run.finished:
                     await asyncio.sleep(run.resume_after(failure))

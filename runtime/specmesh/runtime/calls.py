@@ -6,7 +6,7 @@ A servicer raises; only this file knows how a failure looks on the wire.
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -118,16 +118,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return call
 
     def _stream(self, behaviour: Callable[..., Any], method: str, long_lived: bool) -> Callable[..., Any]:
-        async def call(request: object, context: "Context") -> AsyncIterator[object]:
+        async def call(request: object, context: "Context") -> None:
             try:
                 with self._admitted(method, context, long_lived=long_lived):
                     answer = behaviour(request, context)
                     if inspect.iscoroutine(answer):  # a servicer that writes to the context itself
                         await answer
                         return
+                    # Written, not yielded on: a call that is cancelled while it writes then ends here, in its own task.
                     async with aclosing(answer) as responses:
                         async for response in responses:
-                            yield response
+                            await context.write(response)
             except Exception as error:  # noqa: BLE001  the last stop before the wire: every failure gets a status
                 await _abort(context, error, method)
 

@@ -7,7 +7,7 @@ there. A span ends however its call does: cancelled, out of time, failed.
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -77,15 +77,16 @@ class ServerTelemetry(grpc.aio.ServerInterceptor):
         return call
 
     def _stream(self, behaviour: Callable[..., Any], method: str, traceparent: object) -> Callable[..., Any]:
-        async def call(request: object, context: "Context") -> AsyncIterator[object]:
+        async def call(request: object, context: "Context") -> None:
             with self._observed(method, traceparent, context):
                 answer = behaviour(request, context)
                 if inspect.iscoroutine(answer):  # a servicer that writes to the context itself
                     await answer
                     return
+                # Written, not yielded on: a call that is cancelled while it writes then ends here, in its own task.
                 async with aclosing(answer) as responses:
                     async for response in responses:
-                        yield response
+                        await context.write(response)
 
         return call
 
