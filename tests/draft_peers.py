@@ -1,6 +1,7 @@
 """Draft services in this process behind real gRPC, and a router's side of the conversation."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +20,8 @@ from specmesh.draft.service import SERVICE_NAME, DraftServicer
 from specmesh.draft.table import TableDrafter
 from specmesh.runtime.config import ServerConfig
 from specmesh.runtime.context import context_hash
-from specmesh.runtime.rows import check_block
+from specmesh.runtime.contract import ROW_TOTAL
+from specmesh.runtime.rows import check_block, decode_row
 from specmesh.runtime.serving import MeshServer
 from specmesh.runtime.streams import channel
 from specmesh.runtime.types import DraftAsk, Rule, Sampling
@@ -105,6 +107,13 @@ class Answer:
     def add(self, entry: pb.DraftResponseEntry) -> None:
         """Take one entry in, checking what must hold of every answer."""
         assert not self.done, "something came after the end"
+        if entry.row:
+            ids, weights = decode_row(entry.row)
+            self.num_parts += 1
+            self.token_ids.append(entry.token_id)
+            self.rows.append(entry.row)
+            weight = weights[ids == entry.token_id].sum()
+            self.logprobs.append(math.log(weight / ROW_TOTAL) if weight else -math.inf)
         match entry.WhichOneof("event"):
             case "tokens":
                 assert entry.tokens.offset == len(self.token_ids)
@@ -135,6 +144,7 @@ class Conversation:
         self._stub = stub
         self.call = stub.Draft()
         self._answers: dict[tuple[int, int], list[Answer]] = {}
+        self._begun: dict[int, Answer] = {}
         self.frames: list[pb.DraftResponse] = []
 
     async def ask(self, ask: DraftAsk, **more: int) -> Answer:
@@ -174,13 +184,22 @@ class Conversation:
         self.frames.append(frame)
         touched = []
         for entry in frame.entries:
-            answer = next(a for a in self._answers[entry.session_id, entry.position] if not a.done)
+            answer = self._answer_of(entry)
             answer.add(entry)
             answer.draining |= frame.draining
             touched.append(answer)
         for answer in {id(answer): answer for answer in touched}.values():
             answer.num_frames += 1
         return frame
+
+    def _answer_of(self, entry: pb.DraftResponseEntry) -> Answer:
+        if entry.handle and not entry.position:
+            return self._begun[entry.handle]
+        answer = next(a for a in self._answers[entry.session_id, entry.position] if not a.done)
+        if entry.handle:
+            assert entry.handle not in self._begun or self._begun[entry.handle].done, "a handle in use"
+            self._begun[entry.handle] = answer
+        return answer
 
     async def open(self, session_id: int, context: Sequence[int], start: int = 0) -> int:
         """Bring the context from `start` on; the length held then."""

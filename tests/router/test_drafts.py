@@ -87,6 +87,59 @@ async def test_answers_to_an_earlier_position_are_never_part_of_a_block() -> Non
         assert (await ask(drafts, session)).block.token_ids == (20,)
 
 
+def going_on(handle: int, token_id: int = 0) -> pb.DraftResponseEntry:
+    """What follows the first entry of a block: a token with its row, or the end."""
+    if token_id:
+        return pb.DraftResponseEntry(handle=handle, token_id=token_id, row=b"12345678")
+    return pb.DraftResponseEntry(handle=handle, end=pb.DraftEnd())
+
+
+def begun(entry: pb.DraftRequestEntry, handle: int, token_id: int) -> pb.DraftResponseEntry:
+    first = going_on(handle, token_id)
+    first.session_id, first.position = entry.session_id, entry.position
+    return first
+
+
+async def test_what_follows_the_first_token_names_its_block_by_the_handle_alone() -> None:
+    async def streams(entry: pb.DraftRequestEntry, send: Send) -> None:
+        await send(begun(entry, 7, 10))
+        await send(going_on(8, 66))  # of a block that nobody began
+        await send(going_on(7, 11))
+        await send(going_on(7))
+
+    async with drafts_of(FakeDraft(DRAFT_INFO, streams)) as (drafts, _):
+        await ready(drafts)
+        block = (await ask(drafts, make_session())).block
+        assert (block.token_ids, block.rows) == ((10, 11), (b"12345678",) * 2)
+
+
+async def test_a_handle_brings_nothing_of_a_block_that_was_cut() -> None:
+    """Late tokens are never part of the next block, whose handle may be the same."""
+    first: list[pb.DraftRequestEntry] = []
+
+    async def late(entry: pb.DraftRequestEntry, send: Send) -> None:
+        if not first:
+            first.append(entry)
+            await send(begun(entry, 1, 10))
+            return
+        await send(going_on(1, 66))
+        await send(going_on(1))
+        await send(begun(first[0], 2, 67))  # cut before it began
+        await send(going_on(2, 68))
+        await send(begun(entry, 1, 20))
+        await send(going_on(2))
+        await send(going_on(1, 21))
+        await send(going_on(1))
+
+    settings = {"block_deadline_ms": 150.0, "min_deadline_ms": 150.0}
+    async with drafts_of(FakeDraft(DRAFT_INFO, late), settings=settings) as (drafts, _):
+        await ready(drafts)
+        session = make_session()
+        assert (await ask(drafts, session)).block.token_ids == (10,)
+        committed(session, 30)
+        assert (await ask(drafts, session)).block.token_ids == (20, 21)
+
+
 async def test_a_replica_that_says_nothing_cools_down_and_is_probed_back() -> None:
     """C23: a draft that hangs costs one deadline; it is not asked again until a probe of its own was answered."""
 

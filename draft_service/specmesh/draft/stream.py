@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 
 from specmesh.draft.block import Ended, Event, Failed, Needed, Tokens
+from specmesh.draft.handles import Handles
 from specmesh.draft.metrics import BlockWatch, NoBlockWatch, end_span
 from specmesh.runtime.errors import MeshError, Overloaded
 from specmesh.runtime.streams import FrameQueue
@@ -28,6 +29,7 @@ class RouterStream:
         self.writing = asyncio.Lock()
         self.failure: MeshError | None = None
         self._owed: Counter[int] = Counter()
+        self._handles = Handles()
         self._reading = True
 
     def announce(self) -> None:
@@ -50,13 +52,19 @@ class RouterStream:
             self._watch.failed(event.what)
         if self.spans.any_open:
             end_span(self.spans, event)
-        self.answer(event_to_entry(event), last=not isinstance(event.what, Tokens))
+        entry = event_to_entry(event)
+        if self._owed[event.ask.session_id] > 0:  # a session that was closed needs no handle any more
+            self._handles.shorten(entry, event)
+        self._answer(event.ask.session_id, entry, last=not isinstance(event.what, Tokens))
 
     def answer(self, entry: pb.DraftResponseEntry, *, last: bool) -> None:
         """Queue an entry; `last` if nothing more will answer the same request entry."""
+        self._answer(entry.session_id, entry, last=last)
+
+    def _answer(self, session_id: int, entry: pb.DraftResponseEntry, *, last: bool) -> None:
         self._put(entry)
         if last:
-            self._settle(entry.session_id, 1)
+            self._settle(session_id, 1)
 
     def fail(self, error: MeshError) -> None:
         """End the stream, and say why."""
@@ -66,6 +74,7 @@ class RouterStream:
     def forgive(self, session_id: int) -> None:
         """The session was closed: what is in flight stays unanswered."""
         self.spans.cancel(session_id)
+        self._handles.release(session_id)
         self._settle(session_id, self._owed[session_id])
 
     def finish(self) -> None:

@@ -123,7 +123,7 @@ class DraftResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[DraftResponseEntry, _Mapping]]] = ..., draining: bool = ...) -> None: ...
 
 class DraftResponseEntry(_message.Message):
-    __slots__ = ("session_id", "position", "tokens", "conditional", "end", "context_needed", "error")
+    __slots__ = ("session_id", "position", "tokens", "conditional", "end", "context_needed", "error", "handle", "token_id", "row")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,9 @@ class DraftResponseEntry(_message.Message):
     END_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_NEEDED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
     session_id: int
     position: int
     tokens: DraftedTokens
@@ -138,7 +141,10 @@ class DraftResponseEntry(_message.Message):
     end: DraftEnd
     context_needed: ContextNeeded
     error: _entry_error_pb2.EntryError
-    def __init__(self, session_id: _Optional[int] = ..., position: _Optional[int] = ..., tokens: _Optional[_Union[DraftedTokens, _Mapping]] = ..., conditional: _Optional[_Union[ConditionalBlock, _Mapping]] = ..., end: _Optional[_Union[DraftEnd, _Mapping]] = ..., context_needed: _Optional[_Union[ContextNeeded, _Mapping]] = ..., error: _Optional[_Union[_entry_error_pb2.EntryError, _Mapping]] = ...) -> None: ...
+    handle: int
+    token_id: int
+    row: bytes
+    def __init__(self, session_id: _Optional[int] = ..., position: _Optional[int] = ..., tokens: _Optional[_Union[DraftedTokens, _Mapping]] = ..., conditional: _Optional[_Union[ConditionalBlock, _Mapping]] = ..., end: _Optional[_Union[DraftEnd, _Mapping]] = ..., context_needed: _Optional[_Union[ContextNeeded, _Mapping]] = ..., error: _Optional[_Union[_entry_error_pb2.EntryError, _Mapping]] = ..., handle: _Optional[int] = ..., token_id: _Optional[int] = ..., row: _Optional[bytes] = ...) -> None: ...
 
 class DraftedTokens(_message.Message):
     __slots__ = ("offset", "token_ids", "rows", "draft_logprobs")

@@ -11,6 +11,7 @@ from specmesh.router.ask import Ask, AskSource, Ending, Probe, open_messages
 from specmesh.router.block import ArrivingBlock, DraftWork, MalformedAnswer
 from specmesh.router.health import ReplicaHealth
 from specmesh.router.link import Link, StreamEnded, lost_because
+from specmesh.router.open_asks import OpenAsks
 from specmesh.router.presence import Presence
 from specmesh.router.registration import Target, draft_fault, needs_vocabulary
 from specmesh.runtime.errors import Overloaded
@@ -64,7 +65,7 @@ class DraftReplica:
         self._joined = joined
         self._link: Link[pb.DraftRequestEntry] | None = None
         self._stub: DraftServiceStub | None = None
-        self._asks: dict[int, Ask] = {}
+        self._asks = OpenAsks()
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._unwell = asyncio.Event()
         self._presence = Presence("draft", pool=pool, address=address)
@@ -96,8 +97,7 @@ class DraftReplica:
             self._link = None
             for task in (keeper, *self._opening.values()):
                 task.cancel()
-            for ask in self._asks.values():
-                ask.finish(Ending.FAILED)
+            self._asks.fail()
 
     async def _register(self) -> bool:
         assert self._stub is not None
@@ -155,14 +155,13 @@ class DraftReplica:
         ask = Ask(source, block, loop.create_future(), loop.time() + seconds, want_scores)
         if not self._send(ask, delta_start, seconds):
             return Ending.FAILED, block
-        self._asks[source.session_id] = ask
+        self._asks.add(ask)
         timer = loop.call_at(ask.deadline, ask.finish, Ending.CUT)
         try:
             return await ask.done, block
         finally:
             timer.cancel()
-            if self._asks.get(source.session_id) is ask:  # else the session's next ask has taken its place
-                del self._asks[source.session_id]
+            self._asks.remove(ask)
 
     def close(self, session_id: int) -> None:
         """Let the replica forget a session."""
@@ -221,17 +220,17 @@ class DraftReplica:
 
     def _receive(self, frame: pb.DraftResponse) -> None:
         for entry in frame.entries:
-            ask = self._asks.get(entry.session_id)
-            # Answers to an earlier position come from blocks that were cut: what is in them was never drafted.
-            if ask is not None and entry.position == ask.block.position:
+            if (ask := self._asks.of(entry)) is not None:
                 self._answer(ask, entry)
         if frame.draining:
             self.health.drain()
 
     def _answer(self, ask: Ask, entry: pb.DraftResponseEntry) -> None:
         event = entry.WhichOneof("event")
-        if event == "tokens":
-            self._take_tokens(ask, entry.tokens)
+        if entry.row:
+            self._take_tokens(ask, len(ask.block.token_ids), [entry.token_id], [entry.row])
+        elif event == "tokens":
+            self._take_tokens(ask, entry.tokens.offset, list(entry.tokens.token_ids), list(entry.tokens.rows))
         elif event == "end":
             self._take_end(ask, entry.end)
         elif event == "context_needed":
@@ -242,9 +241,9 @@ class DraftReplica:
             self.fail("an answer that nobody asked for")
             ask.finish(Ending.CUT)
 
-    def _take_tokens(self, ask: Ask, tokens: pb.DraftedTokens) -> None:
+    def _take_tokens(self, ask: Ask, offset: int, token_ids: list[int], rows: list[bytes]) -> None:
         try:
-            ask.block.add(tokens.offset, list(tokens.token_ids), list(tokens.rows))
+            ask.block.add(offset, token_ids, rows)
         except MalformedAnswer as error:
             self.fail(str(error))
             ask.finish(Ending.CUT)
