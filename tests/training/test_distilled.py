@@ -111,3 +111,4 @@ def test_shipped_tables_are_of_the_drafts_vocabulary(name: str) -> None:
     assert [level.length for level in table.levels] == [2, 1, 0]
     assert table.vocabulary_size == 49152
     assert table.tokenizer_digest
+    assert len(table.context_weights) == 8

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from specmesh.draft.adaptive import USUAL_WEIGHTS
 from specmesh.draft.ngram_counts import CountSettings, count_levels
 from specmesh.draft.ngram_file import MAX_ORDER, NgramTable, save_table
 from specmesh.model.demo import demo_folder
@@ -27,8 +28,9 @@ def build_table(
     order: int = 3,
     max_continuations: int = 16,
     min_count: int = 2,
+    context_weights: Sequence[float] = USUAL_WEIGHTS,
 ) -> NgramTable:
-    """Count `texts` under a tokenizer; no n-gram spans two of them."""
+    """Count `texts` under a tokenizer; no n-gram spans two of them. Without `context_weights` the table is static."""
     tokenizer = Tokenizer.from_str(files.tokenizer_json.decode())
     vocabulary = vocabulary_of(files.tokenizer_json)
     settings = CountSettings(vocabulary.size, order, max_continuations, min_count)
@@ -39,6 +41,7 @@ def build_table(
         tokenizer_digest=vocabulary.digest,
         vocabulary_hashes=vocabulary.hashes,
         eos_token_ids=frozenset(files.eos_token_ids),
+        context_weights=tuple(context_weights),
     )
 
 
@@ -54,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         order=options.order,
         max_continuations=options.max_continuations,
         min_count=options.min_count,
+        context_weights=() if options.static else USUAL_WEIGHTS,
     )
     save_table(options.output, table)
     contexts = ", ".join(f"{len(level.keys)} of {level.length} tokens" for level in table.levels)
@@ -83,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--order", type=int, default=3, choices=range(1, MAX_ORDER + 1), help="3 is a trigram")
     parser.add_argument("--max-continuations", type=int, default=16, help="kept per context")
     parser.add_argument("--min-count", type=int, default=2, help="contexts seen less often are left out")
+    parser.add_argument("--static", action="store_true", help="a table that does not learn from the session")
     return parser
 
 

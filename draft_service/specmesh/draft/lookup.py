@@ -89,6 +89,15 @@ class MatchIndex:
             end = self._previous[end - 1]
         return self.tokens[best_end] if best_end >= 0 else None
 
+    def matches(self) -> list[tuple[int, int]]:
+        """(length of the match, token that followed) of earlier occurrences of the context's end, latest first."""
+        found: list[tuple[int, int]] = []
+        end = self._previous[-1] if self.tokens else -1
+        while end >= 0 and len(found) < self._settings.max_candidates:
+            found.append((self._match_length(end), self.tokens[end]))
+            end = self._previous[end - 1]
+        return found
+
     def _key(self) -> bytes:
         return self.tokens[-self._settings.min_match :].tobytes()
 

@@ -8,7 +8,8 @@ For every context length n in 0..order - 1 (n = 0 is the unigram; a length may b
 - `probs_n` float16, float32 or float64 `[E]`, all > 0; a context's need not sum to 1, they are divided by their sum.
 
 Besides: `vocabulary_size`; and, where ids have a meaning, `tokenizer_digest` (text), `vocabulary_hashes` (uint8),
-`eos_token_ids` and `name` (text).
+`eos_token_ids` and `name` (text). With `context_weights` (float64 `[M]`) the table is mixed with the session's own
+past, matches of up to M tokens of it (`specmesh.draft.adaptive`).
 
 A context is looked up by its longest ending that the file has. So smoothed counts with backoff are mixed when the file
 is made, and an explicit law over the last two tokens is a file whose n = 2 has all contexts (`law_to_levels`).
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 from specmesh.runtime.errors import InvalidValue
 
 MAX_ORDER = 5
+MAX_MATCH = 64
 PARTS = ("keys", "offsets", "ids", "probs")
 
 
@@ -62,6 +64,7 @@ class NgramTable:
     tokenizer_digest: str = ""
     vocabulary_hashes: bytes = b""
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
+    context_weights: tuple[float, ...] = ()
 
     def find(self, tokens: Sequence[int]) -> tuple[Level, int] | None:
         """Where the longest ending of `tokens` is that the table has: level and index."""
@@ -106,6 +109,8 @@ def save_table(path: Path, table: NgramTable) -> None:
         "eos_token_ids": np.array(sorted(table.eos_token_ids), dtype=np.int64),
         "name": np.array(table.name),
     }
+    if table.context_weights:
+        arrays["context_weights"] = np.array(table.context_weights)
     for level in table.levels:
         arrays |= {f"{part}_{level.length}": getattr(level, part) for part in PARTS}
     np.savez_compressed(path, **arrays)
@@ -126,6 +131,9 @@ def load_table(path: Path) -> NgramTable:
     levels = [Level(n, *(parts[f"{part}_{n}"] for part in PARTS)) for n in lengths]
     for level in levels:
         _check_level(level, size)
+    weights = parts.get("context_weights", np.empty(0))
+    if weights.ndim != 1 or len(weights) > MAX_MATCH or not np.all(np.isfinite(weights) & (weights > 0)):
+        raise InvalidValue("context_weights", f"must be at most {MAX_MATCH} finite numbers above 0")
     return NgramTable(
         levels=tuple(levels),
         vocabulary_size=size,
@@ -134,6 +142,7 @@ def load_table(path: Path) -> NgramTable:
         tokenizer_digest=str(parts.get("tokenizer_digest", "")),
         vocabulary_hashes=parts["vocabulary_hashes"].tobytes() if "vocabulary_hashes" in parts else b"",
         eos_token_ids=frozenset(parts["eos_token_ids"].tolist()) if "eos_token_ids" in parts else frozenset(),
+        context_weights=tuple(weights.tolist()),
     )
 
 

@@ -1,4 +1,6 @@
-"""A static n-gram table as a draft: the distribution by the last tokens, sampled as any other draft's.
+"""An n-gram table as a draft: the distribution by the last tokens, sampled as any other draft's.
+
+This is the static form; a table with weights for it is mixed with the session's own past (`specmesh.draft.adaptive`).
 
 The arithmetic is `specmesh.kernels`' own; the row of a context under the same sampling is kept, so that drafting from a
 context met before costs one random number and one search.
@@ -15,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from specmesh.draft.adaptive import AdaptiveTableDrafter
 from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
 from specmesh.draft.kernel_input import draft_input
 from specmesh.draft.ngram_file import MAX_ORDER, Level, NgramTable, load_table
 from specmesh.draft.settings import parse_settings
 from specmesh.kernels.ops import DraftedToken, sample_sparse, score_sparse
-from specmesh.runtime.config import ConfigModel
+from specmesh.runtime.config import ConfigError, ConfigModel
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.philox import draft_draw
 from specmesh.runtime.rows import decode_row
@@ -32,9 +35,11 @@ class TableSettings(ConfigModel):
 
     path: Path
     """The .npz; `specmesh.draft.ngram_file` describes it."""
+    context: bool | None = None
+    """Mix with the session's own past; by default where the file has weights for it, and true only there."""
     max_context_tokens: int = Field(default=131_072, ge=1)
     max_kept_rows: int = Field(default=16_384, ge=1)
-    """Checked between blocks: the rows of one block may come on top."""
+    """Of the static form. Checked between blocks: the rows of one block may come on top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +184,13 @@ def _kept_row(token: DraftedToken) -> KeptRow:
     return KeptRow(token.token_id, token.logprob, token.row, ids, weights, np.cumsum(weights, dtype=np.int64))
 
 
-def make(settings: Mapping[str, Any]) -> TableDrafter:
+def make(settings: Mapping[str, Any]) -> TableDrafter | AdaptiveTableDrafter:
     """A table drafter. Raises `ConfigError` naming the setting, `InvalidValue` naming what is wrong in the file."""
     given = parse_settings(TableSettings, settings)
     table = load_table(given.path)
-    return TableDrafter(table, max_context_tokens=given.max_context_tokens, max_kept_rows=given.max_kept_rows)
+    static = TableDrafter(table, max_context_tokens=given.max_context_tokens, max_kept_rows=given.max_kept_rows)
+    if given.context and not table.context_weights:
+        raise ConfigError(f"drafter.context: {given.path} has no context_weights")
+    if given.context is False or not table.context_weights:
+        return static
+    return AdaptiveTableDrafter(table, table.context_weights, static.info)

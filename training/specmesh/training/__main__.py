@@ -2,8 +2,9 @@
 
 import click
 
-from specmesh.training.making import collect_command, distil_command, pack_command, table_command, write_command
+from specmesh.training.making import collect_command, distil_command, pack_command, write_command
 from specmesh.training.measuring import card_command, cost_command, evaluate_command, report_command
+from specmesh.training.table_making import context_command, table_command
 
 
 @click.group()
@@ -17,6 +18,7 @@ for command in (
     distil_command,
     pack_command,
     table_command,
+    context_command,
     evaluate_command,
     cost_command,
     report_command,

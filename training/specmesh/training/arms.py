@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specmesh.draft.adaptive import ContextMixture
 from specmesh.draft.lookup import LookupSettings, MatchIndex
 from specmesh.draft.ngram_file import MAX_ORDER, NgramTable
+from specmesh.draft.sparse_law import likeliest, sharpen
 from specmesh.model.paged import PagedModel
 from specmesh.model.spans import Span
 from specmesh.training.draft_model import DraftModel
@@ -70,8 +72,36 @@ class LookupArm:
         return Along(_share_of_target(guesses, text), np.array(kept))
 
 
+class ContextArm:
+    """An n-gram table mixed with the session's own past."""
+
+    def __init__(self, table: NgramTable) -> None:
+        self._mixture = ContextMixture(table, table.context_weights)
+
+    def along(self, text: Written) -> Along:
+        """Draft along a text."""
+        tokens = text.tokens.tolist()
+        index = MatchIndex(self._mixture.settings)
+        for token in tokens[: text.first]:
+            index.push(token)
+        laws = []
+        for token in tokens[text.first :]:
+            laws.append(self._mixture.law(index))
+            index.push(token)
+        if text.temperature == 0:
+            return agreement(torch.tensor([likeliest(law) if law else -1 for law in laws]), text)
+        target = (text.target_logits.float() / text.temperature).softmax(-1).cpu().numpy()
+        overlaps, ratios = [], []
+        for law, probs, token in zip(laws, target, tokens[text.first :], strict=True):
+            sharpened = sharpen(law, text.temperature) if law else {}
+            total = sum(sharpened.values()) or 1.0
+            overlaps.append(sum(min(weight / total, probs[token_id]) for token_id, weight in sharpened.items()))
+            ratios.append(sharpened.get(token, 0.0) / total / probs[token])
+        return Along(np.array(overlaps), survival(np.array(ratios), MAX_BLOCK_LENGTH, "BLOCK"))
+
+
 class TableArm:
-    """An n-gram table."""
+    """An n-gram table alone."""
 
     def __init__(self, table: NgramTable) -> None:
         self._table = table

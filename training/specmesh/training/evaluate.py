@@ -11,7 +11,7 @@ from specmesh.draft.lookup import LookupSettings
 from specmesh.draft.ngram_file import load_table
 from specmesh.model.distilled import load_distilled
 from specmesh.model.loading import load_model, resolve
-from specmesh.training.arms import LookupArm, ServedArm, TableArm
+from specmesh.training.arms import ContextArm, LookupArm, ServedArm, TableArm
 from specmesh.training.cost import Costs, measure_costs
 from specmesh.training.measure import Arm, Figures, measure
 from specmesh.training.target import load_target
@@ -37,7 +37,8 @@ def evaluate(subjects: Subjects, held_out: Path, *, rows_per_cell: int) -> dict[
     }
     arms["lookup"] = LookupArm(LookupSettings())
     for path in subjects.tables:
-        arms[path.stem] = TableArm(load_table(path))
+        table = load_table(path)
+        arms[path.stem] = ContextArm(table) if table.context_weights else TableArm(table)
     target = load_target(resolve(subjects.target), device="cpu", dtype=torch.float32)
     return measure(target, arms, load_texts(held_out), rows_per_cell=rows_per_cell)
 

@@ -1,4 +1,4 @@
-"""The commands that make drafts: collect, write, distil, pack, table."""
+"""The commands that make drafts: collect, write, distil, pack."""
 
 import sysconfig
 from collections.abc import Mapping
@@ -8,8 +8,6 @@ import click
 import torch
 from transformers import PreTrainedModel
 
-from specmesh.draft.ngram_counts import CountSettings
-from specmesh.draft.ngram_file import save_table
 from specmesh.model.distilled import dequantise
 from specmesh.model.loading import resolve
 from specmesh.training.arms import TrainedArm
@@ -20,7 +18,6 @@ from specmesh.training.distil import DistilSettings, DraftPlan, distil, make_dra
 from specmesh.training.draft_model import DraftModel
 from specmesh.training.measure import Arm, measure
 from specmesh.training.pack import packed, save_weights, write_package
-from specmesh.training.tables import domain_table
 from specmesh.training.target import load_target
 from specmesh.training.write import (
     SHARES,
@@ -209,29 +206,3 @@ def pack_command(target: str, weights: Path, layers: str, domains: str, recipe: 
         "recipe": recipe,
     }
     write_package(out, weights, folder, about)
-
-
-@click.command(name="table")
-@target_option
-@click.option("--texts", type=FILE, required=True, multiple=True, help="what `write` wrote; repeat")
-@click.option("--domain", required=True, type=click.Choice(DOMAINS))
-@click.option("--out", type=FILE, required=True, help="the .npz to write")
-@click.option("--order", type=int, default=3, show_default=True)
-@click.option("--min-count", type=int, default=6, show_default=True, help="rarer contexts are left to shorter ones")
-@click.option("--max-continuations", type=int, default=8, show_default=True)
-def table_command(
-    target: str, texts: tuple[Path, ...], domain: str, out: Path, order: int, min_count: int, max_continuations: int
-) -> None:
-    """Count an n-gram table of one domain from what the target wrote."""
-    folder = resolve(target)
-    written = joined([load_texts(path) for path in texts])
-    settings = CountSettings(load_vocabulary_size(folder), order, max_continuations, min_count)
-    save_table(out, domain_table(written, domain, folder, settings, name=out.stem))
-
-
-def load_vocabulary_size(folder: Path) -> int:
-    """Ids of the target's tokenizer."""
-    from specmesh.model.tokenizer_files import read_tokenizer_files
-    from specmesh.model.vocabulary import vocabulary_of
-
-    return vocabulary_of(read_tokenizer_files(folder).tokenizer_json).size

@@ -108,10 +108,11 @@ def _spread(rows: IntArray, count: int) -> IntArray:
 
 @torch.inference_mode()
 def written_texts(target: PreTrainedModel, texts: Texts, rows: IntArray) -> Iterator[Written]:
-    """The chosen rows with the target's logits."""
+    """The chosen rows with the target's logits, up to where the target stops writing for the first time."""
     for row in rows:
         first = int(texts.by_target[row].argmax())
-        length = min(int(texts.valid[row].sum()), first + MAX_WRITTEN)
+        written = texts.by_target[row, first : first + MAX_WRITTEN]
+        length = first + (len(written) if written.all() else int(written.argmin()))
         tokens = torch.from_numpy(texts.tokens[row, :length].astype(np.int64)).to(target.device)
         keep = torch.arange(first - 1, length - 1, device=target.device)
         logits = target(tokens[None], use_cache=False, logits_to_keep=keep).logits[0]
