@@ -83,6 +83,7 @@ def front(tmp_path: Path) -> Iterator[Front]:
             "verifiers": [verifier.address],
             "pools": [{"name": "look", "addresses": [draft.address]}],
             "policy__name": "fixed",
+            "server__min_drain_seconds": 2,
         }
         routers = [stack.enter_context(Service("router", tmp_path, **settings)) for _ in range(2)]
         port = free_port()

@@ -1,6 +1,8 @@
 """A release as it would run: the rendered commands and configuration files start the real services, which generate."""
 
 import asyncio
+import re
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,14 +30,20 @@ TABLES = {
     "volumes": [{"name": "tables", "persistentVolumeClaim": {"claimName": "tables"}}],
     "volumeMounts": [{"name": "tables", "mountPath": "/srv/tables", "readOnly": True}],
 }
+SCALING = {"min": 1, "max": 3, "target": 5}
+SCALED = {"autoscaling": {"enabled": True, **SCALING}}
 VALUES = {
     "models": {
         "target": {"path": "table:/srv/tables/target.npz"},
         "near": {"pvc": {"claim": "tables", "path": "near.npz"}},
     },
     # 40 ms a step: a text lasts long enough to be drained.
-    "verifiers": [{"name": "main", "model": "target", "config": {"table": {"delay_ms": 40}}, **TABLES}],
-    "drafts": [{"name": "near", "kind": "table", "model": "near"}, {"name": "lookup", "kind": "lookup"}],
+    "verifiers": [{"name": "main", "model": "target", "config": {"table": {"delay_ms": 40}}, **TABLES, **SCALED}],
+    "drafts": [
+        {"name": "near", "kind": "table", "model": "near"},
+        {"name": "lookup", "kind": "lookup"},
+        {"name": "absent", "kind": "lookup", "autoscaling": {"enabled": True, "kind": "keda", **SCALING, "min": 0}},
+    ],
     "router": {
         "replicas": 2,
         "preStopSeconds": 1,
@@ -45,6 +53,9 @@ VALUES = {
     "tls": TLS,
     "auth": {"existingSecret": "tokens", "callers": [{"name": "team", "roles": ["client", "operator", "debug"]}]},
     "test": {"tokens": "0,1", "tokenKey": "team", "timeoutSeconds": 60},
+    # Nobody collects there: that may cost nothing, and hold up no drain.
+    "telemetry": {"otlpEndpoint": "http://127.0.0.1:9", "prometheusPort": 9464, "sampleRatio": 1},
+    "autoscaling": {"prometheusAddress": "http://prometheus:9090"},
 }
 
 
@@ -81,8 +92,9 @@ def node_with_secrets(folder: Path) -> Node:
 
 def start(node: Node, deployment: str, address: str, instance: str = "") -> PodProcess:
     spec, main = deployed(node.objects, deployment)
-    host = (f"SPECMESH_{main['name'].upper()}__SERVER__HOST", address)
-    return PodProcess(node, deployment + instance, spec, address, host)
+    prefix = f"SPECMESH_{main['name'].upper()}"
+    hosts = [(f"{prefix}__{key}", address) for key in ("SERVER__HOST", "TELEMETRY__PROMETHEUS_HOST")]
+    return PodProcess(node, deployment + instance, spec, address, *hosts)
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +143,26 @@ async def test_the_rendered_commands_start_services_that_generate(release: Relea
                 assert answer.finished is not None
                 assert {each.pool for each in answer.finished.usage.pools} == {pool, "verifier"}
             assert (await refused(generate(stub, request()))).code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_what_autoscaling_asks_for_is_exported(release: Release) -> None:
+    """By the verifier, and by routers also for a pool that has no replica."""
+    async with client(release, 0) as stub:
+        await generate(stub, request(max_output_tokens=5), **BEARER)
+    [scaled] = of_kind(release.node.objects, "ScaledObject").values()
+    [scaler] = of_kind(release.node.objects, "HorizontalPodAutoscaler").values()
+    [asked] = re.findall(r"rate\((\w+)\{.*(specmesh_pool=\"\w+\")", scaled["spec"]["triggers"][0]["metadata"]["query"])
+    assert asked == ("specmesh_arm_demand_total", 'specmesh_pool="absent"')
+    [demand] = [line for line in metrics(release.routers[0]) if line.startswith(asked[0]) and asked[1] in line]
+    assert float(demand.split()[-1]) >= 1
+    queue = scaler["spec"]["metrics"][0]["external"]["metric"]["name"]
+    assert [line for line in metrics(release.verifier) if line.startswith(queue)]
+
+
+def metrics(pod: PodProcess) -> list[str]:
+    ports = {port["name"]: port["containerPort"] for port in pod.container["ports"]}
+    with urllib.request.urlopen(f"http://{pod.address}:{ports['metrics']}/metrics", timeout=20) as answer:
+        return answer.read().decode().splitlines()
 
 
 def test_services_cannot_write_outside_their_volumes(release: Release) -> None:

@@ -160,6 +160,24 @@ async def test_c32_a_drain_ends_in_its_time_with_work_left() -> None:
             await stream.read()
 
 
+async def test_c32_a_drain_with_nothing_in_flight_tells_callers_to_go_elsewhere_for_a_while() -> None:
+    """C32: as long as load balancers may send calls, the answer is UNAVAILABLE, which is tried again elsewhere."""
+    config = ServerConfig(min_drain_seconds=0.5)
+    async with scripted_server(Script(), config) as server, channel(server.address) as to_server:
+        started = time.monotonic()
+        draining = asyncio.create_task(server.drain())
+        await server.draining.wait()
+        while time.monotonic() - started < 0.4:
+            stub = draft_grpc.DraftServiceStub(to_server)
+            call = stub.GetInfo(draft_pb.DraftServiceGetInfoRequest())
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert "draining" in await call.details()
+        await draining
+        assert time.monotonic() - started >= 0.5
+    with pytest.raises(ValidationError, match="must not exceed"):
+        ServerConfig(min_drain_seconds=2, drain_seconds=1)
+
+
 async def test_c25_pings_without_traffic_bring_no_goaway() -> None:
     """C25: a silent stream outlives several keepalive intervals when the server allows that interval.
 

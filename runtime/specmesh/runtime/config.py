@@ -63,6 +63,10 @@ class ServerConfig(ConfigModel):
     min_ping_interval_seconds: float = Field(default=10.0, ge=0)
     """A client that pings more often is sent away; every client of the mesh pings at this interval or less often."""
     drain_seconds: float = Field(default=30.0, ge=0)
+    min_drain_seconds: float = Field(default=0.0, ge=0)
+    """A drain lasts at least so long, though nothing is in flight: whoever still calls is told to go elsewhere until
+    load balancers have noticed. What arrives at the moment of the end itself is cut.
+    """
     reflection: bool = False
     channelz: bool = False
     tls: TlsConfig | None = None
@@ -72,6 +76,12 @@ class ServerConfig(ConfigModel):
     """Identities (DNS names and URIs of a client's certificate) by `package.Service/Method`, `package.Service/*` or
     `*`; the closest entry holds. Empty: whoever connects may call everything.
     """
+
+    @model_validator(mode="after")
+    def _drains_end(self) -> Self:
+        if self.min_drain_seconds > self.drain_seconds:
+            raise ValueError("min_drain_seconds: must not exceed drain_seconds")
+        return self
 
     @model_validator(mode="after")
     def _allowed_peers_can_be_known(self) -> Self:

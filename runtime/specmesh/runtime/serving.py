@@ -124,9 +124,14 @@ class MeshServer:
         await self.stop(CLOSING_SECONDS)
 
     async def _finish(self, on_drain: Callable[[], Awaitable[None]] | None) -> None:
-        await self._counter.wait_idle()
-        if on_drain is not None:
-            await on_drain()
+        at_least = asyncio.create_task(asyncio.sleep(self._config.min_drain_seconds))
+        try:
+            await self._counter.wait_idle()
+            if on_drain is not None:
+                await on_drain()
+            await at_least
+        finally:
+            at_least.cancel()
 
     async def stop(self, grace: float) -> None:
         """Stop; calls still open after `grace` seconds are cancelled."""

@@ -8,6 +8,10 @@ server:
   port: {{ include "specmesh.port" .kind }}
   health_port: {{ include "specmesh.healthPort" . }}
   drain_seconds: {{ .drainSeconds }}
+  {{- if eq .kind "router" }}
+  # Health checks of load balancers come every second or two.
+  min_drain_seconds: {{ min 3 (int .drainSeconds) }}
+  {{- end }}
   {{- if $v.tls.enabled }}
   tls:
     cert_file: /etc/specmesh/tls/tls.crt
@@ -29,6 +33,9 @@ telemetry:
   {{- end }}
   {{- with $v.telemetry.prometheusPort }}
   prometheus_port: {{ int . }}
+  {{- end }}
+  {{- if hasKey $v.telemetry "sampleRatio" }}
+  sample_ratio: {{ $v.telemetry.sampleRatio }}
   {{- end }}
 {{- end }}
 {{- end -}}
@@ -100,7 +107,7 @@ telemetry:
 {{- end -}}
 {{- $_ := set $keys "verifiers" $verifiers -}}
 {{- $_ := set $keys "pools" $pools -}}
-{{- $_ := set $keys "policy" $v.router.policy -}}
+{{- if $v.router.policy -}}{{- $_ := set $keys "policy" $v.router.policy -}}{{- end -}}
 {{- if $v.tls.enabled -}}
 {{- $_ := set $keys "tls" (dict "ca_file" "/etc/specmesh/mesh-tls/ca.crt" "cert_file" "/etc/specmesh/mesh-tls/tls.crt" "key_file" "/etc/specmesh/mesh-tls/tls.key") -}}
 {{- $_ := set $keys "verifier_server_name" (include "specmesh.verifierName" .) -}}
