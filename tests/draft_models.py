@@ -5,7 +5,6 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specmesh.draft.drafter import DrafterInfo
-from specmesh.draft.feeding import FeedingLimits
 from specmesh.draft.hf import HfDrafter
 from specmesh.model.paged import PagedModel
 
@@ -50,7 +49,6 @@ def tiny_drafter(
     *,
     num_blocks: int = 64,
     chunk_tokens: int = 16,
-    max_prefills: int = 2,
     eos_token_ids: frozenset[int] = frozenset(),
 ) -> HfDrafter:
     """A drafter over it."""
@@ -63,5 +61,4 @@ def tiny_drafter(
         vocabulary_size=VOCABULARY,
         eos_token_ids=eos_token_ids,
     )
-    feeding = FeedingLimits(chunk_tokens, max_prefills)
-    return HfDrafter(model, info, kv_memory_bytes=num_blocks * model.bytes_per_block, feeding=feeding)
+    return HfDrafter(model, info, kv_memory_bytes=num_blocks * model.bytes_per_block, chunk_tokens=chunk_tokens)

@@ -226,7 +226,7 @@ async def test_a_context_ends_where_the_memory_does() -> None:
 
 
 async def test_memory_that_does_not_hold_a_batch_costs_the_last_to_come() -> None:
-    async with draft_peer(tiny_drafter(num_blocks=4, chunk_tokens=32)) as peer:
+    async with draft_peer(tiny_drafter(num_blocks=4, chunk_tokens=64)) as peer:
         asks = [ask_for(LONG[s : s + 20], 20, 1, session_id=s) for s in range(3)]
         answers = await peer.talk.ask_all(asks)
         assert [answer.error for answer in answers] == [None, None, "OVERLOADED"]

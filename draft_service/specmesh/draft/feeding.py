@@ -20,34 +20,41 @@ class Meal:
     complete: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FeedingLimits:
-    """`chunk_tokens`: taken from long contexts in one forward, all sessions together. `max_prefills`: such sessions."""
-
-    chunk_tokens: int
-    max_prefills: int
+WARM_TOKENS = 32
+"""More than a step brings: what misses no more of its context is warm, and never waits."""
 
 
-def plan_meals(turns: Sequence[Turn], cached: Callable[[int], int], limits: FeedingLimits) -> list[Meal | None]:
-    """A meal for every turn, None for those that must wait: long contexts beyond the limits, the last to come.
+def plan_meals(turns: Sequence[Turn], cached: Callable[[int], int], chunk_tokens: int) -> list[Meal | None]:
+    """A meal for every turn, None for those that must wait, the last to come first.
 
-    A context is long when more than `chunk_tokens` of it are not cached. It is fed in chunks without logits until it
-    is not long any more. So no session waits for another's prompt longer than a chunk takes. Tokens whose logits are
-    wanted are never split.
+    `chunk_tokens` are taken in one forward from sessions that are not warm, all together: what is missing of a context
+    is fed in chunks without logits until the rest fits. So no session waits for the prompts of others longer than a
+    chunk takes, however many come at once. Tokens whose logits are wanted are never split; more of them than a chunk
+    are taken by a forward with no other chunk.
     """
-    budget, num_prefills = limits.chunk_tokens, 0
+    budget = chunk_tokens
     meals: list[Meal | None] = []
     for turn in turns:
-        meal = _whole(turn, cached(turn.session_id))
-        if meal.stop - meal.start > limits.chunk_tokens and meal.first_row > meal.start:
-            size = min(budget, meal.first_row - meal.start) if num_prefills < limits.max_prefills else 0
-            budget -= size
-            num_prefills += 1
-            stop = meal.start + size
-            meals.append(Meal(turn, meal.start, stop, stop, complete=False) if size else None)
-        else:
-            meals.append(meal)
+        meal: Meal | None = _whole(turn, cached(turn.session_id))
+        if meal is not None and _size(meal) > min(WARM_TOKENS, chunk_tokens):
+            meal = _portion(meal, budget, nothing_taken=budget == chunk_tokens)
+            budget -= _size(meal)
+        meals.append(meal)
     return meals
+
+
+def _size(meal: Meal | None) -> int:
+    return 0 if meal is None else meal.stop - meal.start
+
+
+def _portion(meal: Meal, budget: int, *, nothing_taken: bool) -> Meal | None:
+    """As much of a meal as `budget` allows; None when that is nothing."""
+    if _size(meal) <= budget:
+        return meal
+    stop = meal.start + min(budget, meal.first_row - meal.start)
+    if stop > meal.start:
+        return Meal(meal.turn, meal.start, stop, stop, complete=False)
+    return meal if nothing_taken else None
 
 
 def _whole(turn: Turn, cached: int) -> Meal:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specmesh.draft.caches import KvCaches
 from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
-from specmesh.draft.feeding import FeedingLimits, Meal, plan_meals
+from specmesh.draft.feeding import Meal, plan_meals
 from specmesh.draft.kernel_input import draft_input
 from specmesh.draft.settings import parse_settings
 from specmesh.kernels.ops import draft_step, score_tokens
@@ -43,9 +43,7 @@ class HfSettings(ConfigModel):
     quantization: str | None = None
     kv_memory_bytes: int = Field(default=256 * KIBIBYTE * KIBIBYTE, ge=1)
     chunk_tokens: int = Field(default=128, ge=16)
-    """Taken from prompts in one forward, all sessions together."""
-    max_prefills: int = Field(default=2, ge=1)
-    """Sessions whose prompts are taken in at the same time; the others wait, so that a restart is no herd."""
+    """Taken from prompts in one forward, all sessions together; the others wait, so that a restart is no herd."""
     threads: int | None = Field(default=None, ge=1)
     """Threads of the arithmetic on CPU; by default torch decides."""
 
@@ -85,16 +83,14 @@ class HfDrafter:
 
     inline = False
 
-    def __init__(
-        self, model: LanguageModel, info: DrafterInfo, *, kv_memory_bytes: int, feeding: FeedingLimits
-    ) -> None:
+    def __init__(self, model: LanguageModel, info: DrafterInfo, *, kv_memory_bytes: int, chunk_tokens: int) -> None:
         """A context is no longer than the memory holds. Raises `ConfigError` when that is not even one block."""
         num_blocks = kv_memory_bytes // model.bytes_per_block
         if num_blocks < 1:
             raise ConfigError(f"drafter.kv_memory_bytes: one block alone takes {model.bytes_per_block} bytes")
         model.allocate_cache(num_blocks)
         self._model = model
-        self._feeding = feeding
+        self._chunk_tokens = chunk_tokens
         self.caches = KvCaches(num_blocks)
         self.info = replace(info, max_context_tokens=min(info.max_context_tokens, num_blocks * BLOCK_TOKENS))
 
@@ -104,7 +100,7 @@ class HfDrafter:
         answers = [Advance(caught_up=False)] * len(turns)
         table: list[tuple[int, Meal, Span]] = []
         busy = {turn.session_id for turn in turns}
-        for index, meal in enumerate(plan_meals(turns, self.caches.length, self._feeding)):
+        for index, meal in enumerate(plan_meals(turns, self.caches.length, self._chunk_tokens)):
             if meal is None:
                 continue
             span = self._span(meal, busy)
@@ -213,8 +209,7 @@ def make(settings: Mapping[str, Any]) -> HfDrafter:
         vocabulary_hashes=loaded.vocabulary_hashes,
         eos_token_ids=frozenset(loaded.tokenizer.eos_token_ids),
     )
-    feeding = FeedingLimits(given.chunk_tokens, given.max_prefills)
-    return HfDrafter(model, info, kv_memory_bytes=given.kv_memory_bytes, feeding=feeding)
+    return HfDrafter(model, info, kv_memory_bytes=given.kv_memory_bytes, chunk_tokens=given.chunk_tokens)
 
 
 def _load(given: HfSettings) -> LoadedModel:
