@@ -215,15 +215,15 @@ class Prometheus:
 
     def _get(self, path: str, **query: str) -> Any:
         url = f"http://{self.address}{path}?{urllib.parse.urlencode(query)}"
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return json.loads(answer.read())["data"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"{query}: {error.read().decode()}") from None
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.loads(answer.read())["data"]
 
     def query(self, expression: str) -> list[Any]:
         """Series that an expression has now."""
-        result: list[Any] = self._get("/api/v1/query", query=expression)["result"]
+        try:
+            result: list[Any] = self._get("/api/v1/query", query=expression)["result"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{expression}: {error.read().decode()}") from None
         return result
 
     def rules(self) -> dict[str, Any]:

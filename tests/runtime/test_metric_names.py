@@ -1,6 +1,7 @@
 """The table of names, by the rules of those who read it."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,13 @@ def test_every_kind_of_metric_has_a_query() -> None:
     assert STEP_DURATION.query == (
         "histogram_quantile(0.95, sum by (le, specmesh_part) (rate(specmesh_step_duration_seconds_bucket[5m])))"
     )
+
+
+def test_the_documentation_has_the_same_table() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "observability.md").read_text()
+    rows = [line for line in text.splitlines() if re.match(r"\| `[a-z_.]+` \| (counter|gauge|histogram) \|", line)]
+    attributes = [", ".join(f"`{attribute}`" for attribute in metric.attributes) for metric in METRICS]
+    assert rows == [
+        f"| `{metric.name}` | {metric.kind} | {metric.unit} | {names_of} | {metric.meaning} |"
+        for metric, names_of in zip(METRICS, attributes, strict=True)
+    ]

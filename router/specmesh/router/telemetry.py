@@ -20,7 +20,7 @@ from specmesh.runtime.errors import MeshError
 from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.instruments import Registry, Values
 from specmesh.runtime.telemetry.spans import CANCELLED, current_span
-from specmesh.runtime.types import FallbackReason, StepResult
+from specmesh.runtime.types import ArmState, FallbackReason, StepResult
 
 
 class Telemetry:
@@ -207,6 +207,7 @@ def watch_router(
         found: Counter[Values] = Counter()
         for replica in drafts.replicas():
             arm = Arm(replica.pool, replica.info.model_digest).name if replica.info else ""
+            found[replica.pool, arm, ArmState.READY.value] += 0  # an arm that is out shows as 0 that are ready
             found[replica.pool, arm, replica.health.state.value] += 1
         return found
 

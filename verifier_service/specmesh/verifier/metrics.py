@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from specmesh.verifier.engine import Engine
 
 
+_NEVER = dict.fromkeys(("ticks", "sessions_opened", "leases_ended", "failed_ticks", "non_finite_logits"), 0)
+"""What has not happened yet shows as 0: an increase is seen only where there was a 0 before."""
+
+
 class MeasuredBackend:
     """A backend whose batches are measured: their size and time by part. For the engine's thread, as any."""
 
@@ -36,9 +40,21 @@ class MeasuredBackend:
         """Cache blocks that no session holds."""
         return self._backend.num_free_blocks
 
-    def open(self, key: SessionKey, num_tokens: int) -> bool:
-        """Reserve memory."""
-        return self._backend.open(key, num_tokens)
+    def open(self, key: SessionKey, salt: bytes, context: Sequence[int], num_tokens: int) -> int | None:
+        """Take memory."""
+        return self._backend.open(key, salt, context, num_tokens)
+
+    def grow(self, key: SessionKey, num_tokens: int) -> bool:
+        """Take more memory."""
+        return self._backend.grow(key, num_tokens)
+
+    def trim(self, key: SessionKey, num_tokens: int) -> None:
+        """Give back memory."""
+        self._backend.trim(key, num_tokens)
+
+    def commit(self, key: SessionKey, context: Sequence[int], num_cached: int) -> None:
+        """What is final may be shared."""
+        self._backend.commit(key, context, num_cached)
 
     def verify(self, batch: "Sequence[Work]") -> "Verified":
         """One forward pass and the verification of its blocks."""
@@ -50,9 +66,9 @@ class MeasuredBackend:
         self._batch.record(len(batch))
         return verified
 
-    def close(self, key: SessionKey) -> None:
+    def close(self, key: SessionKey, *, forget: bool = False) -> None:
         """Free all that the session holds."""
-        self._backend.close(key)
+        self._backend.close(key, forget=forget)
 
 
 def observe_engine(registry: Registry, engine: "Engine", info: ServiceInfo) -> None:
@@ -67,7 +83,7 @@ def observe_engine(registry: Registry, engine: "Engine", info: ServiceInfo) -> N
     registry.observe(names.VERIFIER_QUEUE, lambda: [((), engine.num_waiting + engine.num_pending)])
     registry.observe(names.VERIFIER_SESSIONS, lambda: [((), engine.num_sessions)])
     registry.observe(names.KV_BLOCKS, blocks)
-    registry.observe(names.VERIFIER_EVENTS, lambda: [((event,), count) for event, count in engine.counters.items()])
+    registry.observe(names.VERIFIER_EVENTS, lambda: [((event,), n) for event, n in (_NEVER | engine.counters).items()])
     registry.observe(names.MODEL_INFO, lambda: [(model, 1.0)])
 
 

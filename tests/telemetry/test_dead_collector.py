@@ -1,0 +1,97 @@
+"""A collector that does not answer changes nothing but a counter."""
+
+import asyncio
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from mesh_calls import Generation, generate, request, router_at, wait_ready
+from mesh_processes import Service
+from mesh_tables import write_tables
+from telemetry_parts import free_port, scrape, wait_until
+
+pytestmark = pytest.mark.slow
+
+SAMPLED = (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),)
+SEED = {"sampling": {"seed": 7}}
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """An endpoint that takes connections and never says a word."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def refusing() -> Iterator[str]:
+    """An endpoint where nobody listens."""
+    yield f"http://127.0.0.1:{free_port()}"
+
+
+def dropped(port: int) -> float:
+    found = re.search(r'specmesh_telemetry_dropped_total\{specmesh_signal="traces"\} (\S+)', scrape(port))
+    assert found is not None
+    return float(found[1])
+
+
+@pytest.mark.parametrize("endpoint", [refusing, silent])
+async def test_a_dead_collector_changes_nothing_but_a_counter(tmp_path: Path, endpoint: object) -> None:
+    """The text is the same, a drain under SIGTERM loses no token and ends in time, one line of the log says why."""
+    tables = write_tables(tmp_path, 8, seed=11)
+    with ExitStack() as stack:
+        dead = stack.enter_context(endpoint())  # type: ignore[operator]
+        port = free_port()
+        telemetry = {
+            "telemetry__otlp_endpoint": dead,
+            "telemetry__max_spans": 50,
+            "telemetry__spans_seconds": 0.05,
+            "telemetry__metrics_seconds": 0.2,
+        }
+        verifier = stack.enter_context(
+            Service("verifier", tmp_path, model=f"table:{tables.target}", table__delay_ms=5.0, **telemetry)
+        )
+        draft = stack.enter_context(Service("draft", tmp_path, kind="table", drafter__path=tables.near, **telemetry))
+        settings = {
+            "verifiers": [verifier.address],
+            "pools": [{"name": "near", "addresses": [draft.address]}],
+            "policy__name": "fixed",
+            "drafts__block_deadline_ms": 2000,
+            "drafts__min_deadline_ms": 2000,
+        }
+        plain = stack.enter_context(Service("router", tmp_path, **settings))
+        watched = stack.enter_context(
+            Service("router", tmp_path, **settings, **telemetry, telemetry__prometheus_port=port)
+        )
+        async with router_at(plain.address) as bare, router_at(watched.address) as stub:
+            await wait_ready(bare, "near")
+            await wait_ready(stub, "near")
+            expected = await generate(bare, request(max_output_tokens=50, **SEED))
+            same = await generate(stub, request(max_output_tokens=50, **SEED), metadata=SAMPLED)
+            assert same.token_ids == expected.token_ids
+            for _ in range(3):
+                await generate(stub, request(max_output_tokens=50, **SEED), metadata=SAMPLED)
+            wait_until(lambda: dropped(port) > 0, "spans are counted as dropped")
+
+            generation, ending = Generation(), None
+            async for event in stub.Generate(
+                request(max_output_tokens=50, arms=[], **SEED), metadata=SAMPLED, timeout=60
+            ):
+                generation.take(event)
+                if len(generation.token_ids) >= 5 and ending is None:
+                    began = time.monotonic()
+                    ending = asyncio.create_task(asyncio.to_thread(watched.terminate))
+            assert generation.token_ids == expected.token_ids
+            assert ending is not None
+            assert await ending == 0
+            assert time.monotonic() - began < 10.0
+        for service in (watched, verifier, draft):
+            assert service.log().count("telemetry does not reach its collector") == 1, service.log()
+            assert '"level": "ERROR"' not in service.log()
+        assert verifier.terminate() == draft.terminate() == 0
