@@ -11,6 +11,7 @@ from specmesh.router.config import CallerConfig, PoolConfig, RouterConfig
 from specmesh.router.discovery import Fleet
 from specmesh.router.limits import CallerQuota, Gate
 from specmesh.router.registration import draft_fault, needs_vocabulary
+from specmesh.router.token_quota import KEPT_CALLERS, TokenQuota
 from specmesh.runtime.errors import Overloaded, QuotaExceeded
 from specmesh.runtime.types import ServiceInfo
 
@@ -52,6 +53,49 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
         assert caught.value.retry_after == 2.5
     await waiting
     await _enter(gate)
+
+
+def test_tokens_are_taken_in_advance_and_what_is_left_comes_back() -> None:
+    """Requests at the same time cannot overdraw together; a caller in debt is told for how long."""
+    now = 0.0
+    quota = TokenQuota(lambda: now)
+    caller, other = (Caller(name, frozenset(), max_tokens_per_minute=600) for name in ("a", "b"))
+    with quota.hold(caller, 900) as held:
+        held.used = lambda: 200
+        names_it = pytest.raises(QuotaExceeded, match=r"limits\.max_tokens_per_caller_minute: 600")
+        with names_it as refused, quota.hold(caller, 1):
+            pass
+        assert refused.value.retry_after == pytest.approx((300 + 1) / 10)
+        with quota.hold(other, 900):
+            pass
+    with quota.hold(caller, 400) as held:  # 600 - 200 are left
+        held.used = lambda: 400
+    with pytest.raises(QuotaExceeded), quota.hold(caller, 1):
+        pass
+    now = 30.0
+    with quota.hold(caller, 300) as held:
+        held.used = lambda: 300
+    with pytest.raises(QuotaExceeded) as refused, quota.hold(caller, 1):
+        pass
+    assert refused.value.retry_after == pytest.approx(0.1)
+    now = 3000.0
+    with quota.hold(caller, 600) as held:
+        held.used = lambda: 600
+    with pytest.raises(QuotaExceeded), quota.hold(caller, 1):
+        pass
+
+
+def test_a_caller_without_a_token_limit_has_none_and_idle_ones_are_forgotten() -> None:
+    now = 0.0
+    quota = TokenQuota(lambda: now)
+    for _ in range(3):
+        with quota.hold(Caller("free", frozenset()), 10**9) as held:
+            held.used = lambda: 10**9
+    for number in range(2000):
+        now += 1.0
+        with quota.hold(Caller(f"host {number}", frozenset(), max_tokens_per_minute=60), 30) as held:
+            held.used = lambda: 30
+    assert len(quota._buckets) <= KEPT_CALLERS
 
 
 async def test_one_who_stops_waiting_takes_no_place() -> None:

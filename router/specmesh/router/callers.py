@@ -35,6 +35,8 @@ class Caller:
     roles: frozenset[str] = ALL_ROLES
     max_priority: int = 10
     max_sessions: int = 0
+    max_tokens_per_minute: int = 0
+    """Of prompts and outputs; 0 is no limit."""
 
     def require(self, role: str) -> None:
         """Raises `NotAllowed` naming the role."""
@@ -49,6 +51,7 @@ class Callers:
         """`clock` decides when token files are looked at again. Raises `ConfigError` for one that cannot be used."""
         self._all_pools = frozenset(pool.name for pool in config.pools)
         self._default_sessions = config.limits.max_sessions_per_caller
+        self._default_tokens = config.limits.max_tokens_per_caller_minute
         self._known = [(self._caller(caller), CallerTokens(caller, clock)) for caller in config.callers]
         self._by_identity = {
             identity: caller
@@ -63,6 +66,7 @@ class Callers:
             roles=settings.roles,
             max_priority=settings.max_priority,
             max_sessions=settings.max_sessions or self._default_sessions,
+            max_tokens_per_minute=settings.max_tokens_per_minute or self._default_tokens,
         )
 
     def identify(
@@ -74,7 +78,12 @@ class Callers:
         """
         if not self._known:
             host = peer.rpartition(":")[0]
-            return Caller(f"host {host}", self._all_pools, max_sessions=self._default_sessions)
+            return Caller(
+                f"host {host}",
+                self._all_pools,
+                max_sessions=self._default_sessions,
+                max_tokens_per_minute=self._default_tokens,
+            )
         if "authorization" in metadata:
             found = self._by_token(metadata["authorization"])
         else:

@@ -78,6 +78,8 @@ class LimitsConfig(ConfigModel):
     """Requests that wait for a session to end; more are refused with RESOURCE_EXHAUSTED."""
     max_sessions_per_caller: int = Field(default=0, ge=0)
     """Sessions and waiting requests of one caller; 0 is no limit. Without authentication a caller is a host."""
+    max_tokens_per_caller_minute: int = Field(default=0, ge=0)
+    """Tokens of prompts and outputs that one caller may use in a minute, and at most save up; 0 is no limit."""
     retry_seconds: float = Field(default=1.0, ge=0)
     """What a refused caller is asked to wait."""
     max_text_bytes: int = Field(default=1024 * 1024, ge=1)
@@ -112,6 +114,8 @@ class CallerConfig(ConfigModel):
     max_priority: int = Field(default=0, ge=-10, le=10)
     max_sessions: int | None = Field(default=None, ge=1)
     """Instead of limits.max_sessions_per_caller."""
+    max_tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Instead of limits.max_tokens_per_caller_minute."""
 
     @model_validator(mode="after")
     def _can_be_known(self) -> Self:

@@ -66,6 +66,11 @@ class Plan:
     workload: str = ""
     cache_salt: bytes = b""
 
+    @property
+    def max_tokens(self) -> int:
+        """Of the prompt and of the longest output that is still to come."""
+        return len(self.prompt) + self.max_output_tokens - len(self.continuation)
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -22,6 +23,7 @@ from specmesh.router.request import Offer, Plan, plan_request
 from specmesh.router.session import Session
 from specmesh.router.step import Mesh
 from specmesh.router.text import Tokenizer
+from specmesh.router.token_quota import TokenQuota
 from specmesh.router.watching import WatchedRequest
 from specmesh.runtime.errors import InvalidValue, NoVerifier, UnknownModel
 from specmesh.runtime.logs import log_context
@@ -63,6 +65,7 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
         self._draw = draw
         self._callers = Callers(config)
         self._quota = CallerQuota(config.limits.retry_seconds)
+        self._tokens = TokenQuota()
         self._untrusted = frozenset(pool.name for pool in config.pools if pool.trust == "untrusted")
         self.tokenizer: Tokenizer | None = None
         """Of the target served; None when its ids have no text."""
@@ -88,9 +91,11 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
         offer = self._offer()
         plan = await _plan(request, caller, offer)
         traceparent, trace_id = _trace(metadata)
-        with self._quota.hold(caller), log_context(request_id=plan.request_id, trace_id=trace_id):
+        log = log_context(request_id=plan.request_id, trace_id=trace_id)
+        with self._quota.hold(caller), self._tokens.hold(caller, plan.max_tokens) as held, log:
             async with self._gate.turn(plan.priority):
                 session = self._session(plan, offer.target, traceparent)
+                held.used = partial(_tokens_used, session)
                 watched.serve(session, caller.name, offer.target.name)
                 async with aclosing(self._run(session, offer, until)) as events:
                     async for event in events:
@@ -207,6 +212,10 @@ def _trace(metadata: Mapping[str, str | bytes]) -> tuple[str, str]:
         return "", f"{span.trace_id:032x}"
     context = parse_traceparent(metadata.get("traceparent"))
     return (context.traceparent, f"{context.trace_id:032x}") if context else ("", "")
+
+
+def _tokens_used(session: Session) -> int:
+    return session.usage.num_input + session.usage.num_output if session.usage.num_steps else 0
 
 
 def _figures(session: Session) -> dict[str, object]:
