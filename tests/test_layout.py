@@ -59,7 +59,7 @@ def test_every_source_root_is_typed_and_holds_the_namespace_only() -> None:
 
 def test_every_source_root_is_built_typed_and_importable() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
-    assert project["hatch"]["build"]["dev-mode-dirs"] == list(SOURCE_ROOTS)
+    assert project["hatch"]["build"]["dev-mode-dirs"] == [*SOURCE_ROOTS, "training"]
     assert project["hatch"]["build"]["targets"]["wheel"]["sources"] == list(SOURCE_ROOTS)
     assert project["mypy"]["mypy_path"].split(":")[: len(SOURCE_ROOTS)] == list(SOURCE_ROOTS)
 
