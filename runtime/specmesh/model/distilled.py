@@ -45,26 +45,16 @@ def load_distilled(
     """
     folder = find_draft(name_or_dir)
     about = read_about(folder)
-    tensors = dequantise(load_tensors(_checked(folder / "model.safetensors", about)))
     target = resolve(target_source)
     embedding, output_embedding = read_embeddings(target)
     if embedding_digest(embedding) != about["embedding_sha256"]:
         raise ValueError(f"{about['name']} was distilled from another target than {target_source}")
     tokenizer = read_tokenizer_files(target)
     vocabulary = vocabulary_of(tokenizer.tokenizer_json)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    check_architecture(config)
     torch_dtype = resolve_dtype(dtype, torch.device(device))
-    module: Any = _assemble(config, tensors, embedding, output_embedding)  # the stubs of `to` are wrong
-    model = PagedModel(
-        module.to(device, torch_dtype),
-        device=device,
-        dtype=torch_dtype,
-        vocabulary_size=min(vocabulary.size, len(embedding)),
-        token_map=tensors["token_ids"].to(device),
+    model = assemble(
+        folder, embedding, output_embedding, dtype=torch_dtype, device=device, vocabulary_size=vocabulary.size
     )
-    if model.independent_rows and not check_rows_independent(model):
-        model.independent_rows = False  # a draft's rows need not be: they are exact whatever they are
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -73,6 +63,36 @@ def load_distilled(
         vocabulary_hashes=vocabulary.hashes,
         name=about["name"],
     )
+
+
+def assemble(
+    folder: Path,
+    embedding: Tensor,
+    output_embedding: Tensor,
+    *,
+    dtype: torch.dtype,
+    device: str,
+    vocabulary_size: int,
+) -> PagedModel:
+    """The draft in `folder`, its weights checked, on embeddings [V, width] that need not be those it was made with.
+
+    With others it says other things; what is emitted is right whatever it says. Raises ValueError.
+    """
+    about = read_about(folder)
+    tensors = dequantise(load_tensors(_checked(folder / "model.safetensors", about)))
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    check_architecture(config)
+    module: Any = _assemble(config, tensors, embedding, output_embedding)  # the stubs of `to` are wrong
+    model = PagedModel(
+        module.to(device, dtype),
+        device=device,
+        dtype=dtype,
+        vocabulary_size=min(vocabulary_size, len(embedding)),
+        token_map=tensors["token_ids"].to(device),
+    )
+    if model.independent_rows and not check_rows_independent(model):
+        model.independent_rows = False  # a draft's rows need not be: they are exact whatever they are
+    return model
 
 
 def _digest(about: Mapping[str, Any], dtype: torch.dtype) -> str:
