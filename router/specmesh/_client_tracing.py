@@ -12,14 +12,16 @@ TRACEPARENT = "traceparent"
 class CallSpan:
     """A `with` around a call: the span ends with it, however it ends, with the status that the call had."""
 
-    def __init__(self, tracer: Any, method: str) -> None:  # noqa: ANN401  opentelemetry.trace.Tracer, or None
+    def __init__(self, tracer: Any, method: str) -> None:  # noqa: ANN401  opentelemetry.trace.Tracer, str or None
         """`method` is fully qualified: `package.Service/Method`."""
         self.metadata: list[tuple[str, str]] = []
         """Goes along with the call, so that the mesh continues the trace."""
         self.complete = False
         """All has come: whoever stops reading now has cancelled nothing."""
         self._span: Any = None
-        if tracer is not None:
+        if isinstance(tracer, str):
+            self.metadata.append((TRACEPARENT, tracer))
+        elif tracer is not None:
             self._begin(tracer, method)
 
     def _begin(self, tracer: Any, method: str) -> None:  # noqa: ANN401

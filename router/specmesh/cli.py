@@ -101,6 +101,7 @@ def demo(output: Path, max_tokens: int) -> None:
 @click.option("--request-id", help="For traces and logs.")
 @click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds.")
 @click.option("--steps/--no-steps", default=True, help="Ask for a report of every step.")
+@click.option("--trace", is_flag=True, help="Draw where the time of each step went; traced by the mesh, if it traces.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text and table.")
 @connection_options
 def generate(
@@ -113,17 +114,25 @@ def generate(
     as_json: bool,
     drafts: str,
     steps: bool,
+    trace: bool,
     **options: Any,  # noqa: ANN401  the options above, by name
 ) -> None:
     """Generate from PROMPT and show the text as it comes, then what each arm did."""
     from specmesh.command.generate import generate as generate_text
+    from specmesh.command.waterfall import new_traceparent
 
-    connect = partial(connection.client, options.pop("timeout"))
+    if trace and (as_json or not steps):
+        raise click.UsageError("--trace goes neither with --json nor with --no-steps.")
+    traceparent = new_traceparent() if trace else None
+    connect = partial(connection.client, options.pop("timeout"), traceparent)
     given: Any = {name: value for name, value in options.items() if value is not None and value != "" and value != ()}
     given |= {"step_reports": steps, **_draft_options(drafts)}
     console = _console(stderr=True, highlight=False)
     text = _token_ids(tokens) if tokens is not None else _text(prompt, file, chat, system)
-    run(generate_text(connect, text, given, as_json=as_json, output=sys.stdout, console=console), connection)
+    shown = generate_text(
+        connect, text, given, as_json=as_json, output=sys.stdout, console=console, traceparent=traceparent
+    )
+    run(shown, connection)
 
 
 def _text(prompt: str | None, file: TextIO | None, chat: bool, system: str | None) -> str | list[tuple[str, str]]:

@@ -114,7 +114,7 @@ class ConnectionOptions(TypedDict, total=False):
     plaintext_token: send it without `tls`, because something else encrypts.
     timeout: seconds of a call that names none; default 60.
     resumes: how often a stream that breaks is taken up again; default 3.
-    tracer: an OpenTelemetry `Tracer`; each Generate call is a client span of it, and the mesh continues its trace.
+    tracer: an OpenTelemetry `Tracer`: each Generate call is a client span of its. Or a W3C traceparent, sent as it is.
     """
 
     token: str | Callable[[], str] | None

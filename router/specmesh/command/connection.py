@@ -50,10 +50,15 @@ class Connection:
     token: str | None
     plaintext_token: bool
 
-    def client(self, timeout: float = 30.0) -> AsyncClient:
+    def client(self, timeout: float = 30.0, traceparent: str | None = None) -> AsyncClient:
         """A client; `timeout` in seconds is that of every call."""
         return AsyncClient(
-            self.address, tls=self.tls, token=self.token, plaintext_token=self.plaintext_token, timeout=timeout
+            self.address,
+            tls=self.tls,
+            token=self.token,
+            plaintext_token=self.plaintext_token,
+            timeout=timeout,
+            tracer=traceparent,
         )
 
 

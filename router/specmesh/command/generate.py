@@ -9,6 +9,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from specmesh.client import AsyncClient, Delta, Finished, Generation, Options, Prompt, SpecMeshError
 from specmesh.command.report import arm_table, generation_json, totals_by_arm
+from specmesh.command.waterfall import waterfall
 
 
 async def collect(client: AsyncClient, prompt: Prompt, on_text: Callable[[str], None], options: Options) -> Generation:
@@ -43,8 +44,12 @@ async def generate(
     as_json: bool,
     output: TextIO,
     console: Console,
+    traceparent: str | None = None,
 ) -> None:
-    """Text to `output`, the table to `console` (standard error); or one JSON object to `output`."""
+    """Text to `output`, the table to `console` (standard error); or one JSON object to `output`.
+
+    With the `traceparent` that the request went with, the steps are drawn as well.
+    """
     waiting = first_token_progress(console)
 
     def show(text: str) -> None:
@@ -69,6 +74,8 @@ async def generate(
     output.flush()
     if generation.steps:
         console.print()
+        if traceparent is not None:
+            console.print(waterfall(generation.steps, traceparent))
         console.print(arm_table(totals_by_arm(generation.steps)))
     if generation.finished:
         console.print(summary(generation, generation.finished))
