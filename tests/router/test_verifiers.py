@@ -1,9 +1,6 @@
 """A session keeps its seat, and survives the loss of it; no token is emitted twice, nothing stays behind."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -11,7 +8,6 @@ import pytest
 from router_fakes import (
     FakeVerifier,
     Send,
-    Served,
     connect,
     ignore_target,
     other,
@@ -23,33 +19,14 @@ from router_fakes import (
     until,
 )
 from router_parts import INFO, make_session
+from router_verifiers import deadline, num_connected, verifiers_of
 
-from specmesh.router.config import RouterConfig
 from specmesh.router.session import Session
 from specmesh.router.verifiers import Verifiers
 from specmesh.runtime.errors import MeshError, NonFiniteLogits, NoVerifier, Overloaded
 from specmesh.runtime.status import error_metadata
 from specmesh.runtime.types import Block, StepResult
 from specmesh.v1 import verifier_service_pb2 as pb
-
-
-@asynccontextmanager
-async def verifiers_of(*fakes: FakeVerifier, **settings: Any) -> AsyncIterator[tuple[Verifiers, list[Served]]]:
-    """A fleet of these, all connected."""
-    async with serving(*fakes) as servers:
-        config: RouterConfig = quick_config([server.address for server in servers], **settings)
-        verifiers = Verifiers(config, connect=connect, retarget=ignore_target)
-        async with running(verifiers):
-            await until(lambda: num_connected(verifiers) == len(fakes))
-            yield verifiers, servers
-
-
-def num_connected(verifiers: Verifiers) -> int:
-    return sum(replica.connected for replica in verifiers.replicas())
-
-
-def deadline() -> float:
-    return time.monotonic() + 60
 
 
 async def step(verifiers: Verifiers, session: Session, *drafts: int) -> StepResult:

@@ -68,6 +68,9 @@ class SessionsConfig(ConfigModel):
     """How long a session that lost its verifier waits for another one."""
     max_concurrent_opens: int = Field(default=64, ge=1)
     """Sessions that a verifier is asked to open at a time; those that resume go first."""
+    prefix_slack: int = Field(default=4, ge=0)
+    """A session goes to a verifier that has seen its beginning while that has at most so many more than the least
+    loaded one."""
 
 
 class LimitsConfig(ConfigModel):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
+from specmesh.router.affinity import PrefixAffinity
 from specmesh.router.config import RouterConfig
 from specmesh.router.discovery import Fleet, Resolve, resolve_name
 from specmesh.router.registration import Target, contract_fault
@@ -58,6 +59,7 @@ class Verifiers:
         self._peer = secrets.token_hex(16)
         self._seats: dict[int, Seat] = {}
         self._changed = asyncio.Event()
+        self._affinity = PrefixAffinity()
         self.target: Target | None = None
         self.ready = asyncio.Event()
         """Set once the first verifier has been registered."""
@@ -151,7 +153,7 @@ class Verifiers:
         refusal: MeshError = NoVerifier("no verifier can be reached")
         tried: set[VerifierReplica] = set()
         while True:
-            replica = self._least_loaded(session.model_digest, tried)
+            replica = self._pick(session, tried)
             if replica is None:
                 if time.monotonic() >= give_up:
                     raise refusal
@@ -181,14 +183,27 @@ class Verifiers:
         except BaseException:
             self.close(session)
             raise
+        self._remember(session, seat)
 
-    def _least_loaded(self, model_digest: str, tried: set[VerifierReplica]) -> VerifierReplica | None:
-        free = [
-            each
+    def _remember(self, session: Session, seat: Seat) -> None:
+        """Whoever begins with the same context does well to sit there too."""
+        if len(self._fleet.members) > 1:
+            self._affinity.note(seat.replica.address, session.plan.cache_salt, session.context)
+
+    def _pick(self, session: Session, tried: set[VerifierReplica]) -> VerifierReplica | None:
+        """The least loaded verifier, or one nearly so that may hold the session's beginning."""
+        model = session.model_digest
+        free = {
+            each.address: each
             for each in self.replicas()
-            if each.connected and not each.draining and each.model_digest == model_digest and each not in tried
-        ]
-        return min(free, key=lambda each: each.num_sessions, default=None)
+            if each.connected and not each.draining and each.model_digest == model and each not in tried
+        }
+        least = min(free.values(), key=lambda each: each.num_sessions, default=None)
+        if least is None or len(free) == 1:
+            return least
+        known = free.get(self._affinity.find(session.plan.cache_salt, session.context) or "")
+        slack = self._config.sessions.prefix_slack
+        return known if known is not None and known.num_sessions <= least.num_sessions + slack else least
 
     async def _wait_for_change(self, until: float) -> None:
         self._changed.clear()
@@ -202,6 +217,7 @@ class Verifiers:
         if seat is not None:
             seat.replica.num_sessions -= 1
             seat.replica.close(seat.session_id)
+            self._remember(session, seat)
 
 
 def remaining_ms(until: float) -> int:
