@@ -37,5 +37,3 @@ find "$folder/lib" -type d -name tests -prune -exec rm -r {} +
 if [ "$stage" = router ]; then
   rm -r "$folder"/lib/python*/site-packages/specmesh/draft/weights
 fi
-# Of the content alone, so that two builds are equal. Some packages hold files for newer Pythons, which pip too passes over.
-"$folder/bin/python" -m compileall -qq -j 0 --invalidation-mode unchecked-hash "$folder/lib" || true

@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -92,13 +95,15 @@ def test_what_is_copied_is_sent() -> None:
     assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
-def install(stage: str, folder: Path, wheels: Path) -> Path:
-    """The stage's environment; its interpreter."""
+@contextmanager
+def installed_stage(stage: str, folder: Path, wheels: Path) -> Iterator[Path]:
+    """The stage's environment, by its interpreter. Removed at the end: it is large."""
     environment = os.environ | {"TORCH_INDEX": "", "PATH": f"{Path(sys.base_prefix) / 'bin'}:{os.environ['PATH']}"}
     command = ["sh", str(INSTALL), stage, str(folder), str(wheels), str(LOCK)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "bin" / "python"
+    yield folder / "bin" / "python"
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -121,26 +126,30 @@ INSTALLED = "import importlib.metadata as m; print(*sorted(d.name.lower() for d 
 @pytest.mark.slow
 def test_the_routers_image_is_small_and_has_no_torch(tmp_path: Path, wheels: Path) -> None:
     """Under 300 MB with its base; it starts as far as its configuration, and prompt lookup runs in it too."""
-    python = install("router", tmp_path / "router", wheels)
-    installed = set(says(python, INSTALLED).split())
-    assert {"specmesh", "specmesh-client", "tokenizers", "prometheus-client"} <= {name.replace("_", "-") for name in installed}
-    assert not {"torch", "transformers", "pip", "setuptools"} & installed
-    size = sum(path.lstat().st_size for path in (tmp_path / "router").rglob("*") if path.is_file()) / 1e6
-    assert size + BASE_MEGABYTES < ROUTER_MEGABYTES
-    assert list((tmp_path / "router").rglob("*.pyc")), "a read-only root keeps no byte code"
-    command = [str(python.parent / "specmesh"), "router", "--set", "verifiers=[]"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert "verifiers" in done.stderr
-    assert says(python, "from specmesh.draft.drafter import make_drafter; print(make_drafter('lookup', {}).info.kind)")
+    with installed_stage("router", tmp_path / "router", wheels) as python:
+        [compile_line] = [line for line in line_of("python-router") if "compileall" in line]
+        options = compile_line.partition("-m compileall")[2].partition("/opt")[0].split()
+        subprocess.run([str(python), "-m", "compileall", *options, str(tmp_path / "router" / "lib")], check=False)
+        installed = {name.replace("_", "-") for name in says(python, INSTALLED).split()}
+        assert {"specmesh", "specmesh-client", "tokenizers", "prometheus-client"} <= installed
+        assert not {"torch", "transformers", "pip", "setuptools"} & installed
+        size = sum(path.lstat().st_size for path in (tmp_path / "router").rglob("*") if path.is_file()) / 1e6
+        assert size + BASE_MEGABYTES < ROUTER_MEGABYTES
+        assert list((tmp_path / "router").rglob("*.pyc")), "a read-only root keeps no byte code"
+        command = [str(python.parent / "specmesh"), "router", "--set", "verifiers=[]"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 2
+        assert "verifiers" in done.stderr
+        lookup = "from specmesh.draft.drafter import make_drafter; print(make_drafter('lookup', {}).info.kind)"
+        assert says(python, lookup) == "lookup"
 
 
 @pytest.mark.slow
 def test_the_cpu_image_serves_models(tmp_path: Path, wheels: Path) -> None:
-    python = install("cpu", tmp_path / "cpu", wheels)
-    code = "import torch, specmesh.model.loading, specmesh.verifier.__main__; print(torch.version.cuda)"
-    assert says(python, code) == "None"
-    assert "bitsandbytes" not in says(python, INSTALLED).split()
+    with installed_stage("cpu", tmp_path / "cpu", wheels) as python:
+        code = "import torch, specmesh.model.loading, specmesh.verifier.__main__; print(torch.version.cuda)"
+        assert says(python, code) == "None"
+        assert "bitsandbytes" not in says(python, INSTALLED).split()
 
 
 @pytest.mark.slow
