@@ -19,7 +19,7 @@ ARM = Arm("a", "a" * 64)
 def replayed(ratios: Sequence[float], *, by_block: bool) -> Evidence:
     replay, evidence = Replay(8, by_block=by_block), Evidence(8, fade=1.0)
     for ratio in ratios:
-        evidence.add(replay.feed(ratio))
+        evidence.add([replay.feed(ratio)])
     return evidence
 
 
@@ -104,7 +104,7 @@ def test_scores_are_set_against_the_target_at_their_positions() -> None:
     text.score(ARM, ArmScores(11, (math.log(0.5), -math.inf)))
     tokens, steps = steps_of(text)
     starts = [1.0, 0.5, 0.5]  # at 10; at 11 when that failed; at 12 unless a step at 11 kept its draft
-    fade = [0.985**2, 0.985, 1.0]
+    fade = [0.985**2, 1.0, 1.0]
     assert tokens == pytest.approx(sum(fade))
     assert steps[0] == pytest.approx(sum(start * weight for start, weight in zip(starts, fade, strict=True)))
 

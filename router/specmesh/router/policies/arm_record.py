@@ -20,7 +20,6 @@ class ArmRecord:
         "_accepted",
         "_delivered",
         "_judged",
-        "_longest",
         "_promised",
         "_seen_at",
         "evidence",
@@ -33,12 +32,16 @@ class ArmRecord:
         self.played_at = -1
         """The last step it was chosen for."""
         self.tries = 0
-        self._longest = longest
         self._accepted = 0.0
         self._judged = 0.0
         self._delivered = DELIVERY_WEIGHT
         self._promised = DELIVERY_WEIGHT
         self._seen_at = 0
+
+    @property
+    def state(self) -> tuple[float, int]:
+        """Changes with everything that is learned of the arm."""
+        return self.evidence.tokens, self._seen_at
 
     def record(self, step: int, *, accepted: int, drafted: int, emitted: int, promised: float) -> None:
         """A step it drafted for and that did not end its session; `promised`: the tokens that were expected of it."""
@@ -50,17 +53,24 @@ class ArmRecord:
         self._delivered = (self._delivered - DELIVERY_WEIGHT) * fade + DELIVERY_WEIGHT + emitted
         self._promised = (self._promised - DELIVERY_WEIGHT) * fade + DELIVERY_WEIGHT + promised
 
-    def tokens_per_step(self, step: int) -> list[float]:
-        """By block length: what its scores say, filled up with what its outcomes say while scores are few."""
+    def tokens_per_step(self, step: int, own: Evidence | None, shrinkage: float) -> list[float]:
+        """By block length: what its scores say, filled up with what its outcomes say while scores are few.
+
+        `own`: those of one session, which count as they are, with `shrinkage` tokens' worth of all the others.
+        """
         fade = STEP_FADE ** max(step - self._seen_at, 0)
         tosses = self._judged * fade + OUTCOME_WEIGHT
         acceptance = (self._accepted * fade + OUTCOME_WEIGHT * USUAL_ACCEPTANCE) / tosses
-        tokens, kept, by_outcomes = 1.0, 1.0, []
-        for _ in range(self._longest):  # the geometric formula: all that outcomes alone allow
+        scored = self.evidence.tokens + SCORE_WEIGHT
+        by_outcomes, kept, expected = 1.0, 1.0, []
+        for steps in self.evidence.steps:
             kept *= acceptance
-            tokens += kept
-            by_outcomes.append(tokens)
-        return self.evidence.tokens_per_step(by_outcomes, SCORE_WEIGHT)
+            by_outcomes += kept  # the geometric formula: all that outcomes alone allow
+            expected.append(scored / (steps + SCORE_WEIGHT / by_outcomes))
+        if own is None:
+            return expected
+        tokens = own.tokens + shrinkage
+        return [tokens / (steps + shrinkage / usual) for steps, usual in zip(own.steps, expected, strict=True)]
 
     def delivery(self) -> float:
         """Tokens that came over those that scores promised, at most 1: less for blocks that come late, cut or refused,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from specmesh.router.policies.arm_record import ArmRecord
 from specmesh.router.policies.interface import PLAIN, Arm, Choice, StepObservation, StepView
-from specmesh.router.policies.planner import Option, best_option
+from specmesh.router.policies.planner import LEAST_SECONDS, Option, best_length, best_option
 from specmesh.router.policies.session_text import SessionText
 from specmesh.router.policies.settings import PolicySettings
 from specmesh.router.policies.times import StepTimes
@@ -22,6 +22,7 @@ FIRST_STEPS = 2
 """Steps by which a time is known: one alone may be an outlier."""
 MAX_FIRST_TRIES = 4
 STALE_STEPS = 16
+FADING_STEPS = 8
 MAX_SAVED_STEPS = 20.0
 """Steps' worth of time that probing may save up, and that a probe is reckoned to cost at most."""
 FIRST_SCORED = 4
@@ -40,6 +41,7 @@ class _Session:
         self.promised = 1.0
         self.num_sessions = 1
         self.was_warm = False
+        self.expected: dict[Arm, tuple[object, list[float]]] = {}
         self.asked: dict[Arm, int] = {}
         """Position up to which each arm was given the context."""
 
@@ -65,10 +67,10 @@ class GoodputPolicy:
         session = self._session(view)
         lengths = {each.arm: min(each.max_block_length, view.max_block_length, self._longest) for each in view.arms}
         arms = {arm: most for arm, most in sorted(lengths.items()) if most > 0}
-        tokens = {arm: self._tokens_per_step(session, arm) for arm in arms}
+        tokens = {arm: self._tokens_per_step(session, arm)[:most] for arm, most in arms.items()}
         choice = self._untimed(arms) if arms else PLAIN
         if choice is None:
-            choice = self._planned(list(self._options(arms, tokens, view.num_sessions)))
+            choice = self._planned(list(self._options(tokens, view.num_sessions)))
         self._num_steps += 1
         record = self._record(choice.arm)
         record.played_at, record.tries = self._num_steps, record.tries + 1
@@ -102,8 +104,7 @@ class GoodputPolicy:
         if session is None:
             return
         for arm, scores in observation.scores.items():
-            for starts in session.text.score(arm, scores):
-                self._record(arm).evidence.add(starts)
+            self._record(arm).evidence.add(session.text.score(arm, scores))
         session.text.emit(observation.position, observation.num_emitted, observation.target_logprobs)
         choice, seconds = observation.choice, observation.seconds
         self._times.add(choice, seconds, session.num_sessions, first=session.num_steps == 0, warm=session.was_warm)
@@ -131,14 +132,17 @@ class GoodputPolicy:
         untimed = self._times.num_plain < FIRST_STEPS and self._record(None).tries < MAX_FIRST_TRIES
         return PLAIN if untimed else None
 
-    def _options(self, arms: dict[Arm, int], tokens: dict[Arm, list[float]], num_sessions: int) -> Iterator[Option]:
+    def _options(self, tokens: dict[Arm, list[float]], num_sessions: int) -> Iterator[Option]:
+        """Plain decoding, and every arm whose time is known at its best length."""
         yield Option(PLAIN, 1.0, self._times.plain(num_sessions) or UNKNOWN_SECONDS)
-        for arm, most in arms.items():
-            delivery = self._record(arm).delivery()
-            for length in range(1, most + 1):
-                seconds = self._times.drafted(arm, length, num_sessions)
-                if seconds is not None:
-                    yield Option(Choice(arm, length), max(tokens[arm][length - 1] * delivery, 1.0), seconds)
+        for arm, promised in tokens.items():
+            times = self._times.drafted(arm, num_sessions)
+            if times is not None:
+                delivery = self._record(arm).delivery()
+                expected = [max(each * delivery, 1.0) for each in promised] if delivery < 1 else promised
+                length = best_length(expected, *times)
+                seconds = max(times[0] + length * times[1], LEAST_SECONDS)
+                yield Option(Choice(arm, length), expected[length - 1], seconds)
 
     def _planned(self, options: list[Option]) -> Choice:
         """The best option, or the best of the arm that was not played for the longest when that costs little enough."""
@@ -147,8 +151,7 @@ class GoodputPolicy:
             option for option in options if self._num_steps - self._record(option.choice.arm).played_at >= STALE_STEPS
         ]
         if waiting:
-            stalest = min(waiting, key=lambda option: self._record(option.choice.arm).played_at).choice.arm
-            probe = best_option(option for option in waiting if option.choice.arm == stalest)
+            probe = min(waiting, key=lambda option: self._record(option.choice.arm).played_at)
             loss = max(probe.seconds - probe.tokens / best.goodput, 0.0)
             # Nothing is too dear for ever: what made an arm look so may be over.
             if min(loss, MAX_SAVED_STEPS * best.seconds) <= self._saved_seconds:
@@ -163,9 +166,13 @@ class GoodputPolicy:
             self._saved_seconds = min(self._saved_seconds, MAX_SAVED_STEPS * seconds) + share
 
     def _tokens_per_step(self, session: _Session, arm: Arm) -> list[float]:
-        usual = self._record(arm).tokens_per_step(self._num_steps)
-        own = session.text.evidence(arm)
-        return own.tokens_per_step(usual, SHRINKAGE) if own else usual
+        """By block length; kept until there is news of the arm, or its old news has faded a little."""
+        record, own = self._record(arm), session.text.evidence(arm)
+        state = record.state, own.tokens if own else 0.0, self._num_steps // FADING_STEPS
+        known = session.expected.get(arm)
+        if known is None or known[0] != state:
+            known = session.expected[arm] = state, record.tokens_per_step(self._num_steps, own, SHRINKAGE)
+        return known[1]
 
     def _session(self, view: StepView) -> _Session:
         session = self._sessions.get(view.session_id)

@@ -1,10 +1,11 @@
 """Which arm and length give the most tokens per second, when tokens per step and step times are known."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from specmesh.router.policies.interface import Choice
 
+LEAST_SECONDS = 1e-9
 TIE = 1e-9
 """Goodputs that differ by less than this share are equal: the shorter block wins."""
 
@@ -21,6 +22,19 @@ class Option:
     def goodput(self) -> float:
         """Tokens per second: a ratio of means, never the mean of ratios."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+def best_length(tokens: Sequence[float], seconds: float, per_token: float) -> int:
+    """The block length of the highest goodput, the shortest on a tie.
+
+    `tokens[k - 1]`: what a step of length k emits on average. It takes `seconds` + k `per_token`.
+    """
+    best, best_goodput = 1, 0.0
+    for length, emitted in enumerate(tokens, start=1):
+        goodput = emitted / max(seconds + length * per_token, LEAST_SECONDS)
+        if goodput > best_goodput * (1 + TIE):
+            best, best_goodput = length, goodput
+    return best
 
 
 def best_option(options: Iterable[Option]) -> Option:

@@ -12,18 +12,6 @@ text, which this sees and the geometric formula does not.
 from collections.abc import Sequence
 
 
-class _Start:
-    """Blocks that start at one position: the chance of it by block length, and how far they have come."""
-
-    __slots__ = ("chances", "kept", "num_judged", "product")
-
-    def __init__(self, chances: list[float]) -> None:
-        self.chances = chances
-        self.kept = 1.0
-        self.product = 1.0
-        self.num_judged = 0
-
-
 class Replay:
     """Walks one text, for all block lengths from 1 to `longest` at once."""
 
@@ -35,51 +23,49 @@ class Replay:
         self._by_block = by_block
         self._chances = [1.0] * longest
         """pi of the position that comes next."""
-        self._starts: list[_Start] = []
-        """Those whose blocks may still be on."""
+        self._starts: list[tuple[list[float], float, float]] = []
+        """Of the latest positions, the nearest last: pi, and of blocks from there v_m and the product of r so far."""
 
     def feed(self, ratio: float) -> list[float]:
         """One more token of the text, D/T of it; pi at its position by block length (index 0 is length 1)."""
-        here = self._chances
-        self._starts.append(_Start(here))
-        self._chances = [0.0] * self._longest
-        for start in self._starts:
-            self._judge(start, ratio)
-        self._starts = [start for start in self._starts if start.kept > 0.0 and start.num_judged <= self._longest]
+        here, following, longest = self._chances, [0.0] * self._longest, self._longest
+        ratio = ratio if self._by_block else min(ratio, 1.0)
+        starts = self._starts
+        starts.append((here, 1.0, 1.0))
+        num_judged = len(starts)
+        for at, (chances, before, product) in enumerate(starts):
+            num_judged -= 1
+            if before <= 0.0:
+                continue
+            if num_judged > 0:  # all of a block this long was kept, so the token is the target's own
+                following[num_judged - 1] += chances[num_judged - 1] * before
+            product *= ratio
+            kept = min(before, product)
+            if kept < before:
+                for index in range(num_judged, longest):
+                    following[index] += chances[index] * (before - kept)
+            starts[at] = chances, kept, product
+        if len(starts) > longest:
+            del starts[0]
+        self._chances = following
         return here
-
-    def _judge(self, start: _Start, ratio: float) -> None:
-        """What the token does to blocks from `start`: those it ends have the next step start after it."""
-        before, num_judged = start.kept, start.num_judged
-        start.product *= ratio if self._by_block else min(ratio, 1.0)
-        start.kept = min(before, start.product)
-        start.num_judged += 1
-        if num_judged > 0:  # all of a block this long was kept, so the token is the target's own
-            self._chances[num_judged - 1] += start.chances[num_judged - 1] * before
-        lost = before - start.kept
-        if lost > 0.0:
-            for index in range(num_judged, self._longest):
-                self._chances[index] += start.chances[index] * lost
 
 
 class Evidence:
-    """Tokens replayed and, by block length, the steps that they would have taken; each token makes older ones fade."""
+    """Tokens replayed and, by block length, the steps that they would have taken; what is newer makes older fade."""
 
     __slots__ = ("_fade", "steps", "tokens")
 
     def __init__(self, longest: int, fade: float) -> None:
-        """`fade`: what a token's weight is multiplied with for each later token."""
+        """`fade`: what a token's weight is multiplied with for each later token, piece by piece."""
         self.tokens = 0.0
         self.steps = [0.0] * longest
         self._fade = fade
 
-    def add(self, starts: Sequence[float]) -> None:
-        """One token, as `Replay.feed` returns it."""
-        fade = self._fade
-        self.tokens = self.tokens * fade + 1.0
-        self.steps = [steps * fade + start for steps, start in zip(self.steps, starts, strict=True)]
-
-    def tokens_per_step(self, prior: Sequence[float], weight: float) -> list[float]:
-        """By block length, with `weight` tokens' worth of `prior` (tokens per step by block length)."""
-        tokens = self.tokens + weight
-        return [tokens / (steps + weight / usual) for steps, usual in zip(self.steps, prior, strict=True)]
+    def add(self, piece: Sequence[Sequence[float]]) -> None:
+        """Tokens that came together, each as `Replay.feed` returns it."""
+        if piece:
+            fade = self._fade ** len(piece)
+            self.tokens = self.tokens * fade + len(piece)
+            columns = zip(self.steps, zip(*piece, strict=True), strict=True)
+            self.steps = [steps * fade + sum(starts) for steps, starts in columns]

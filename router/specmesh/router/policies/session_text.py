@@ -63,7 +63,7 @@ class SessionText:
                 known.replay = Replay(self._longest, by_block=self._by_block)
             known.next_position = position + 1
             replayed.append(known.replay.feed(ratio))
-            known.evidence.add(replayed[-1])
+        known.evidence.add(replayed)
         return replayed
 
     def evidence(self, arm: Arm) -> Evidence | None:

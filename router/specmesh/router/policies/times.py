@@ -7,7 +7,6 @@ many sessions there are, and are kept by that number's magnitude.
 
 import math
 from collections import OrderedDict, deque
-from statistics import fmean, median_low
 
 from specmesh.router.policies.interface import PLAIN, Arm, Choice, StepSeconds
 
@@ -29,7 +28,7 @@ class Line:
         self._proportional = proportional
         self._recent: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         self._first: tuple[int, float] | None = None
-        self._fitted: tuple[float, float, float] | None = None
+        self._fitted: tuple[float, float] | None = None
 
     @property
     def num_samples(self) -> int:
@@ -46,25 +45,26 @@ class Line:
                 return
         else:
             self._recent.append((length, seconds))
-        self._fitted = self._fit()
+        self._fitted = None
 
-    def at(self, length: int) -> float | None:
-        """Seconds to expect; None before the first step."""
-        if self._fitted is None:
-            return None
-        centre, level, slope = self._fitted
-        return max(level + slope * (length - centre), 0.0)
+    @property
+    def fitted(self) -> tuple[float, float] | None:
+        """(seconds at length 0, seconds per token) to expect; None before the first step."""
+        if self._fitted is None and (self._recent or self._first):
+            self._fitted = self._fit()
+        return self._fitted
 
-    def _fit(self) -> tuple[float, float, float]:
-        """(mean length, mean seconds, seconds per token), least squares with a weak prior on the slope."""
+    def _fit(self) -> tuple[float, float]:
+        """Least squares with a weak prior on the slope."""
         samples = list(self._recent) or [self._first or (0, 0.0)]
-        middle = median_low(seconds for _, seconds in samples)
+        middle = sorted([seconds for _, seconds in samples])[(len(samples) - 1) // 2]
         near = [(k, s) for k, s in samples if middle / OUTLIER <= s <= middle * OUTLIER]
-        centre, level = fmean(k for k, _ in near), fmean(s for _, s in near)
+        centre, level = sum([k for k, _ in near]) / len(near), sum([s for _, s in near]) / len(near)
         prior = level / centre if self._proportional and centre else 0.0
-        together = sum((k - centre) * (s - level) for k, s in near)
-        spread = sum((k - centre) ** 2 for k, _ in near)
-        return centre, level, max((together + SLOPE_WEIGHT * prior) / (spread + SLOPE_WEIGHT), 0.0)
+        together = sum([(k - centre) * (s - level) for k, s in near])
+        spread = sum([(k - centre) ** 2 for k, _ in near])
+        slope = max((together + SLOPE_WEIGHT * prior) / (spread + SLOPE_WEIGHT), 0.0)
+        return level - slope * centre, slope
 
 
 class StepTimes:
@@ -102,16 +102,15 @@ class StepTimes:
     def plain(self, num_sessions: int) -> float | None:
         """Seconds of a step without a draft; None before any step."""
         near = _nearest(self._plain, num_sessions) or _nearest(self._drafted, num_sessions)
-        return near.at(0) if near else None
+        return near.fitted[0] if near and near.fitted else None
 
-    def drafted(self, arm: Arm, length: int, num_sessions: int) -> float | None:
-        """Seconds of a step with a block of the arm; None while the arm has drafted nothing."""
+    def drafted(self, arm: Arm, num_sessions: int) -> tuple[float, float] | None:
+        """(seconds, seconds for each drafted token) of a step with a block; None while the arm has drafted nothing."""
         rest = _nearest(self._drafted, num_sessions)
-        of_arm = _nearest(self._drafts.get(arm, {}), num_sessions)
-        if rest is None or of_arm is None:
+        draft = _nearest(self._drafts.get(arm, {}), num_sessions)
+        if rest is None or draft is None or rest.fitted is None or draft.fitted is None:
             return None
-        draft, others = of_arm.at(length), rest.at(length)
-        return None if draft is None or others is None else draft + others
+        return rest.fitted[0] + draft.fitted[0], rest.fitted[1] + draft.fitted[1]
 
 
 def magnitude(num_sessions: int) -> int:
