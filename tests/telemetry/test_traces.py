@@ -69,20 +69,23 @@ def application(watched: Watched) -> Iterator[TracerProvider]:
     provider.shutdown()
 
 
+@pytest.mark.parametrize("count", [20, 100])
 async def test_concurrent_requests_are_one_trace_each_with_every_parent(
-    watched: Watched, stub: RouterServiceStub, application: TracerProvider
+    watched: Watched, stub: RouterServiceStub, application: TracerProvider, count: int
 ) -> None:
     async with AsyncClient(watched.router.address, tracer=application.get_tracer("app")) as client:
         await asyncio.gather(
-            *(client.generate([0, 1, index % 8], max_output_tokens=30, temperature=1.0) for index in range(20))
+            *(client.generate([0, 1, index % 8], max_output_tokens=30, temperature=1.0) for index in range(count))
         )
     await asyncio.to_thread(application.force_flush)
     sink = watched.collector.sink
-    wait_until(lambda: sum(span.kind == SERVER and span.name == GENERATE for span in sink.spans) == 20, "20 calls")
-    wait_until(lambda: sum(span.kind == CLIENT and span.name == GENERATE for span in sink.spans) == 20, "20 clients")
+    wait_until(lambda: sum(span.kind == SERVER and span.name == GENERATE for span in sink.spans) == count, "every call")
+    wait_until(
+        lambda: sum(span.kind == CLIENT and span.name == GENERATE for span in sink.spans) == count, "every client"
+    )
     wait_until(lambda: all(settled(spans, set()) for spans in sink.traces().values()), "every parent and every server")
     traces = sink.traces()
-    assert len(traces) == 20
+    assert len(traces) == count
     for spans in traces.values():
         [root] = [span for span in spans if not span.parent_id]
         assert (root.service, root.kind, root.name) == ("application", CLIENT, GENERATE)

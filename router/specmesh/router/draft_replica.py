@@ -249,7 +249,8 @@ class DraftReplica:
             ask.finish(Ending.CUT)
 
     def _take_end(self, ask: Ask, end: pb.DraftEnd) -> None:
-        work = DraftWork(end.queue_ns, end.compute_ns, end.batch_size)
+        predicted = end.context_source == pb.CONTEXT_SOURCE_PREDICTED
+        work = DraftWork(end.queue_ns, end.compute_ns, end.batch_size, predicted)
         ask.block.end(DRAFT_END_FROM_PROTO.get(end.reason), work)
         if ask.want_scores:
             ask.block.delta_logprobs = tuple(end.delta_logprobs)

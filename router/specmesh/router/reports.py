@@ -17,6 +17,7 @@ def report_step(
         drafted_count=result.num_drafted,
         accepted_count=result.num_accepted,
         emitted_count=len(result.token_ids),
+        predicted=drafted.work.predicted,
         fallback_reason=pb.FallbackReason.Value(f"FALLBACK_REASON_{fallback.name}") if fallback else None,
         timing=pb.StepTiming(
             total=_duration(spent.total),

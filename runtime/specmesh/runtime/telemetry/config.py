@@ -6,11 +6,13 @@ from pydantic import Field, SecretStr, model_validator
 
 from specmesh.runtime.config import ConfigModel
 
+_ENDPOINT = r"^(https?://)?(\[[0-9a-fA-F:.]+\]|[^/\s:\[\]]+):\d+/?$"
+
 
 class TelemetryConfig(ConfigModel):
     """Section `telemetry` of every service."""
 
-    otlp_endpoint: Annotated[str, Field(pattern=r"^(https?://)?[^/\s:]+:\d+/?$")] | None = None
+    otlp_endpoint: Annotated[str, Field(pattern=_ENDPOINT)] | None = None
     """Where spans and metrics go by OTLP over gRPC: `http://collector:4317`, or `https://` for TLS."""
     otlp_headers: dict[str, SecretStr] = Field(default_factory=dict)
     """Metadata of every export, for collectors that want a key."""
