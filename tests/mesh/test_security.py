@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,29 @@ TEAM, OPERATOR, NEXT = "token-of-the-team", "token-of-operators", "next-token-of
 POOLS = ("good", "stale", "posing")
 
 
+class Collector(grpc.GenericRpcHandler):
+    """Takes whatever is exported to it, as bytes."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+
+    async def wait_for(self, part: bytes) -> bytes:
+        """All that was received, with this in it."""
+        async with asyncio.timeout(20):
+            while True:
+                everything = b"".join(self.received)
+                if part in everything:
+                    return everything
+                await asyncio.sleep(0.1)
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        return grpc.unary_unary_rpc_method_handler(self._take)
+
+    def _take(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self.received.append(request)
+        return b""
+
+
 @dataclass
 class Secured:
     """What runs, and the folder of tokens."""
@@ -34,6 +58,7 @@ class Secured:
     drafts: dict[str, Service]
     router: Service
     tokens: Path
+    collector: Collector
 
     def logs(self) -> str:
         return "".join(service.log() for service in (self.verifier, self.router, *self.drafts.values()))
@@ -66,10 +91,16 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "posing": authority.issue("posing", "good.mesh"),
     }
     router_folder, public = authority.issue("router", "router.mesh"), authority.issue("public", "localhost")
+    collector, receiver = Collector(), grpc.server(ThreadPoolExecutor(4))
+    receiver.add_generic_rpc_handlers([collector])
+    port = receiver.add_insecure_port("127.0.0.1:0")
+    receiver.start()
+    telemetry = {"telemetry__otlp_endpoint": f"http://127.0.0.1:{port}", "telemetry__sample_ratio": 1}
     with ExitStack() as stack:
+        stack.callback(receiver.stop, 0)
 
         def start(name: str, **given: object) -> Service:
-            return stack.enter_context(Service(name, folder, **given))
+            return stack.enter_context(Service(name, folder, **given, **telemetry, telemetry__metrics_seconds=0.5))
 
         verifier = start(
             "verifier", model=f"table:{tables.target}", **settings(certificates["verifier"], "VerifierService")
@@ -95,7 +126,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             policy__name="fixed",
             policy__settings__fixed_arm="good",
         )
-        yield Secured(authority, verifier, drafts, router, tokens)
+        yield Secured(authority, verifier, drafts, router, tokens, collector)
 
 
 @asynccontextmanager
@@ -180,10 +211,13 @@ async def test_a_clients_token_rotates_on_a_running_router(secured: Secured) -> 
         await generate(stub, request(), **bearer(NEXT))
 
 
-async def test_no_log_holds_a_secret(secured: Secured) -> None:
+async def test_no_log_span_or_metric_holds_a_secret(secured: Secured) -> None:
     """Of all that the tests before this one did: tokens right and wrong, keys, refused peers."""
     logs = secured.logs()
     assert "peer refused" in logs
     assert "good.mesh" in logs
+    exported = await secured.collector.wait_for(b"RouterService/Generate")
+    assert b"specmesh.arm.demand" in exported
     for secret in (TEAM, OPERATOR, NEXT, "token-of-the-tea", "PRIVATE", "Bearer"):
         assert secret not in logs
+        assert secret.encode() not in exported
