@@ -73,6 +73,7 @@ def mesh_config(target: Path, draft: Path, engine_ms: float) -> MeshConfig:
         },
         drafts=(DraftProcess.model_validate({"pool": "table", "kind": "table", "drafter": {"path": str(draft)}}),),
         router={
+            "sessions": {"hold_out": 0},
             "policy": {"name": "fixed", "settings": {"fixed_length": BLOCK_LENGTH}},
             "limits": {"max_sessions": 2048},
             "drafts": {"block_deadline_ms": 10_000.0, "min_deadline_ms": 10_000.0},

@@ -34,6 +34,8 @@ class Service:
         """Starts the process. Settings are dotted with `__`: `server__port=0`."""
         self.name = name
         self._log = (folder / f"{name}-{os.urandom(4).hex()}.log").open("wb+")
+        if name == "router":
+            settings = {"sessions__hold_out": 0} | settings
         flags = [f"{key.replace('__', '.')}={_flag(value)}" for key, value in settings.items()]
         command = [sys.executable, "-m", f"specmesh.{name}", "--exit-with-stdin"]
         for flag in flags:

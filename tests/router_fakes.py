@@ -227,7 +227,7 @@ def quick_config(
         verifiers=tuple(verifiers),
         pools=tuple(pools),
         drafts=DraftsConfig(**(quick | (drafts or {}))),
-        sessions=SessionsConfig(**({"resume_seconds": 10.0} | (sessions or {}))),
+        sessions=SessionsConfig(**({"resume_seconds": 10.0, "hold_out": 0.0} | (sessions or {}))),
         discovery_seconds=0.05,
         **more,
     )

@@ -44,6 +44,8 @@ def mesh_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pool = "other"
         trust = "untrusted"
         kind = "lookup"
+        [router]
+        sessions = {{ hold_out = 0 }}
         """
     )
     return path

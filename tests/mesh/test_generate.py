@@ -1,11 +1,12 @@
 """What clients get from a running mesh."""
 
 import math
+from typing import Any
 
 import grpc
 import pytest
-from mesh_calls import Generation, at_most, generate, refused, request
-from mesh_processes import Running
+from mesh_calls import Generation, at_most, generate, refused, request, router_at, wait_ready
+from mesh_processes import Running, patient_router
 from mesh_tables import softmax
 
 from specmesh.runtime.status import from_rpc_error
@@ -210,3 +211,18 @@ async def test_models_and_arms_are_listed(router: RouterServiceStub) -> None:
     assert len((await generate(router, request(model="target"))).token_ids) == 20
     error = await refused(generate(router, request(model="other")))
     assert error.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_sessions_that_are_held_out_get_no_draft_unless_they_ask_for_one(mesh: Running) -> None:
+    """Their text is the same; only what the others gain is known by them."""
+    pools = mesh.pools("near")
+    with patient_router(mesh.folder, mesh.verifier, pools, sessions__hold_out=1) as router:
+        async with router_at(router.address) as stub:
+            await wait_ready(stub, "near")
+            fields: dict[str, Any] = {"sampling": {"seed": 3}, "output": {"step_reports": True}}
+            held = await generate(stub, request(**fields))
+            asked = await generate(stub, request(arms=["near"], **fields))
+            assert {step.fallback_reason for step in held.steps} == {pb.FALLBACK_REASON_POLICY}
+            assert {step.drafted_count for step in held.steps} == {0}
+            assert any(step.accepted_count for step in asked.steps)
+            assert held.token_ids == asked.token_ids

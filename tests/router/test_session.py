@@ -1,8 +1,10 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from router_parts import INFO, make_plan, make_session
+from router_parts import INFO, counting_keys, make_plan, make_session
 
+from specmesh.router.arms import DraftScope
 from specmesh.router.session import Session, cut_result
 from specmesh.runtime.context import context_hash
 from specmesh.runtime.types import FinishReason, Rule, StepResult
@@ -86,3 +88,23 @@ def test_a_step_cut_at_a_stop_string_counts_nothing_after_it(num_tokens: int, ac
     cut = cut_result(emitted(9, 10, 11, accepted=2, drafted=4), num_tokens)
     assert cut.token_ids == (9, 10, 11)[:num_tokens]
     assert (cut.num_accepted, cut.num_drafted, cut.finish_reason) == (accepted, drafted, FinishReason.STOP)
+
+
+def test_a_session_that_is_held_out_asks_no_draft_for_anything() -> None:
+    session = make_session()
+    held = Session(make_plan(), session_id=1, target=INFO, draw_key=counting_keys(), held_out=True)
+    assert session.max_block_length > 0
+    assert held.max_block_length == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "free"),
+    [
+        ({}, True),
+        ({"scope": DraftScope(frozenset())}, False),
+        ({"scope": DraftScope(frozenset({"good"}), frozenset({"good"}))}, False),
+        ({"max_block_length": 2}, False),
+    ],
+)
+def test_only_sessions_that_leave_drafts_to_the_policy_may_be_held_out(changes: dict[str, Any], free: bool) -> None:
+    assert make_plan(**changes).leaves_drafts_to_policy is free

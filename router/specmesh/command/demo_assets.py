@@ -27,7 +27,8 @@ def demo_config(console: Console) -> MeshConfig:
     weights = Path(str(files("specmesh.draft"))) / "weights"
     drafts = [_draft(f"{name}-table", "table", {"path": str(weights / "tables" / f"{name}.npz")}) for name in TABLES]
     drafts += [_draft(name, "hf", {"source": f"distilled:{name}"}) for name in DISTILLED]
-    return MeshConfig(verifier={"model": "demo"}, drafts=tuple(drafts))
+    # A few requests are to show what drafts do: none of them is held out.
+    return MeshConfig(verifier={"model": "demo"}, drafts=tuple(drafts), router={"sessions": {"hold_out": 0}})
 
 
 def demo_model(console: Console) -> Path:

@@ -152,6 +152,8 @@ class Drafts:
 
     def views(self, session: Session) -> tuple[ArmView, ...]:
         """Arms that are ready and may draft for the session now."""
+        if session.held_out:
+            return ()
         scope, position = session.plan.scope, session.position
         known = self._sessions.get(session.session_id)
         left = known.left if known else ()

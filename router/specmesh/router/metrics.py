@@ -14,6 +14,7 @@ from specmesh.runtime.types import BlockRefusal, FallbackReason, StepResult
 MAX_POSITIONS = 16
 """Places of a block with series of their own."""
 OTHER_TENANT = "other"
+GROUPS = {False: "speculating", True: "held_out"}
 
 
 class _OfArm:
@@ -43,6 +44,8 @@ class StepMetrics:
         self._fallbacks = {reason: fallbacks.of(reason.value) for reason in FallbackReason}
         self._demand = registry.counter(names.ARM_DEMAND)
         self._arms: dict[Arm | None, _OfArm] = {None: _OfArm(registry, None)}
+        time, tokens = registry.counter(names.GROUP_TIME), registry.counter(names.GROUP_TOKENS)
+        self._groups = {held_out: (time.of(group), tokens.of(group)) for held_out, group in GROUPS.items()}
 
     def done(
         self,
@@ -59,6 +62,10 @@ class StepMetrics:
         of_arm = self._arms.get(drafted.arm) or self._arms.setdefault(drafted.arm, _OfArm(self._registry, drafted.arm))
         of_arm.steps.add()
         of_arm.emitted.add(len(result.token_ids))
+        if session.plan.leaves_drafts_to_policy:
+            time, tokens = self._groups[session.held_out]
+            time.add(spent.total / 1e9)
+            tokens.add(len(result.token_ids))
         if drafted.arm is not None:
             self._demand.of(drafted.arm.pool).add()
             _count_places(of_arm.drafted, result.num_drafted)
@@ -68,7 +75,7 @@ class StepMetrics:
         if fallback is not None:
             self._fallbacks[fallback].add()
         pools = session.plan.scope.pools
-        if len(arms) < len(pools):
+        if len(arms) < len(pools) and not session.held_out:
             for pool in pools.difference([view.arm.pool for view in arms]):
                 self._demand.of(pool).add()
 

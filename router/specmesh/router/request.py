@@ -67,6 +67,11 @@ class Plan:
     cache_salt: bytes = b""
 
     @property
+    def leaves_drafts_to_policy(self) -> bool:
+        """Whether the request says nothing of drafts: neither that there be none, nor which, nor how long."""
+        return bool(self.scope.pools) and self.scope.arms is None and self.max_block_length is None
+
+    @property
     def max_tokens(self) -> int:
         """Of the prompt and of the longest output that is still to come."""
         return len(self.prompt) + self.max_output_tokens - len(self.continuation)

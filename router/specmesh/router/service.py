@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import random
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -57,12 +58,21 @@ _log = logging.getLogger(__name__)
 class RouterServicer(pb_grpc.RouterServiceServicer):
     """Generate, ListModels, ListDrafts."""
 
-    def __init__(self, config: RouterConfig, mesh: Mesh, gate: Gate, *, draw: Callable[[], int] = draw_key) -> None:
-        """`gate` bounds the sessions; `draw` gives 64-bit keys."""
+    def __init__(
+        self,
+        config: RouterConfig,
+        mesh: Mesh,
+        gate: Gate,
+        *,
+        draw: Callable[[], int] = draw_key,
+        lot: Callable[[], float] = random.random,
+    ) -> None:
+        """`gate` bounds the sessions; `draw` gives 64-bit keys, `lot` numbers in [0, 1) that decide who is held out."""
         self._config = config
         self._mesh = mesh
         self._gate = gate
         self._draw = draw
+        self._lot = lot
         self._callers = Callers(config)
         self._quota = CallerQuota(config.limits.retry_seconds)
         self._tokens = TokenQuota()
@@ -150,6 +160,7 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
             max_row=self._config.drafts.max_row,
             traceparent=traceparent,
             want_logprobs=self._mesh.policy.wants_scores,
+            held_out=plan.leaves_drafts_to_policy and self._lot() < self._config.sessions.hold_out,
         )
 
     async def ListModels(  # noqa: N802
@@ -228,4 +239,5 @@ def _figures(session: Session) -> dict[str, object]:
         "num_drafted": usage.num_drafted,
         "num_accepted": usage.num_accepted,
         "num_steps": usage.num_steps,
+        "held_out": session.held_out,
     }

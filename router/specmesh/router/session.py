@@ -46,14 +46,19 @@ class Session:
         max_row: int = 0,
         traceparent: str = "",
         want_logprobs: bool = False,
+        held_out: bool = False,
     ) -> None:
-        """`want_logprobs`: of the emitted tokens, for a policy that sets scores against them."""
+        """`want_logprobs`: of the emitted tokens, for a policy that sets scores against them.
+
+        `held_out`: no draft takes part, so that what drafts gain is known by comparison.
+        """
         self.plan = plan
         self.max_row = max_row
         self.model_digest = target.model_digest
         """The model it began with, and the only one that it may go on with."""
         limits = [limit for limit in (target.max_block_length or None, plan.max_block_length) if limit is not None]
-        self._max_block_length = min(limits, default=_UNBOUNDED)
+        self._max_block_length = 0 if held_out else min(limits, default=_UNBOUNDED)
+        self.held_out = held_out
         self.session_id = session_id
         self.traceparent = traceparent
         # One-hot laws need none, and greedy steps are quicker without.

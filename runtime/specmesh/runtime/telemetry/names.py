@@ -67,6 +67,8 @@ SIGNAL = "specmesh.signal"
 """traces or metrics."""
 TENANT = "specmesh.tenant"
 """The caller if it is on the list of `telemetry.tenants`, else `other`."""
+GROUP = "specmesh.session.group"
+"""speculating or held_out, of sessions that leave drafts to the policy."""
 DIGEST = "specmesh.model.digest"
 KIND = "specmesh.kind"
 TOKEN_TYPE = "gen_ai.token.type"
@@ -136,6 +138,12 @@ ROUTER_QUEUE = Metric(
     "specmesh.router.queue", "gauge", "{request}", "Requests that wait for a session of a router to end"
 )
 VERIFIERS = Metric("specmesh.router.verifiers", "gauge", "{replica}", "Verifiers that a router has a stream to")
+GROUP_TIME = Metric(
+    "specmesh.session.time", "counter", "s", "Time of the steps of sessions that leave drafts to the policy", (GROUP,)
+)
+GROUP_TOKENS = Metric(
+    "specmesh.session.tokens", "counter", "{token}", "Tokens that those steps added to texts", (GROUP,)
+)
 TOKENS = Metric("specmesh.tokens", "counter", "{token}", "Tokens of requests that ended", (TOKEN_TYPE, TENANT))
 DEVICE_TIME = Metric(
     "specmesh.device.time", "counter", "s", "Shares of batches on devices, of requests that ended", (POOL, TENANT)
@@ -204,7 +212,8 @@ TELEMETRY_DROPPED = Metric(
 
 METRICS = (
     STEP_DURATION, STEPS, FALLBACKS, DRAFTED, ACCEPTED, EMITTED, REFUSALS, ARM_STATE, ARM_ACCEPTANCE, ARM_DEMAND,
-    ROUTER_SESSIONS, ROUTER_QUEUE, VERIFIERS, TOKENS, DEVICE_TIME, FIRST_TOKEN, PER_TOKEN, REQUEST_DURATION,
+    ROUTER_SESSIONS, ROUTER_QUEUE, VERIFIERS, GROUP_TIME, GROUP_TOKENS, TOKENS, DEVICE_TIME, FIRST_TOKEN, PER_TOKEN,
+    REQUEST_DURATION,
     VERIFIER_QUEUE, VERIFIER_SESSIONS, KV_BLOCKS, VERIFIER_BATCH, TICK_DURATION, VERIFIER_EVENTS,
     DRAFT_DURATION, DRAFT_BLOCKS, DRAFT_TOKENS, DRAFT_BATCH, DRAFT_SESSIONS,
     MODEL_INFO, CALL_DURATION, TELEMETRY_DROPPED,
