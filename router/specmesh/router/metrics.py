@@ -74,9 +74,8 @@ class StepMetrics:
                 of_arm.refusals[result.block_refusal].add()
         if fallback is not None:
             self._fallbacks[fallback].add()
-        pools = session.plan.scope.pools
-        if len(arms) < len(pools) and not session.held_out:
-            for pool in pools.difference([view.arm.pool for view in arms]):
+        if not session.held_out:
+            for pool in session.plan.scope.pools.difference([view.arm.pool for view in arms]):
                 self._demand.of(pool).add()
 
     def _record_times(self, spent: StepNanoseconds, span: Span | None) -> None:

@@ -1,0 +1,116 @@
+"""What a router counts of its steps and requests, by the words of the table of names."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from specmesh.router.drafts import Drafted
+from specmesh.router.metrics import MAX_POSITIONS, RequestMetrics, StepMetrics
+from specmesh.router.policies.interface import Arm, ArmView
+from specmesh.router.session import Usage
+from specmesh.router.timing import PARTS, StepNanoseconds
+from specmesh.runtime.telemetry import names
+from specmesh.runtime.telemetry.instruments import HistogramPoint, Registry
+from specmesh.runtime.types import Block, BlockRefusal, FallbackReason, StepResult
+
+CODE, PROSE, CODE_2 = Arm("code", "a" * 64), Arm("prose", "b" * 64), Arm("code", "c" * 64)
+SPENT = StepNanoseconds(10_000_000, 1_000_000, 2_000_000, 500_000, 4_000_000, 1_500_000, 1_000_000)
+
+
+class Steps:
+    """Steps of sessions that may use these pools, and the values that they make."""
+
+    def __init__(self, *pools: str) -> None:
+        self.registry = Registry()
+        self.metrics = StepMetrics(self.registry)
+        plan = SimpleNamespace(scope=SimpleNamespace(pools=frozenset(pools)), leaves_drafts_to_policy=True)
+        self.session: Any = SimpleNamespace(plan=plan, held_out=False)
+
+    def take(
+        self,
+        arm: Arm | None,
+        *,
+        ready: Sequence[Arm] = (),
+        drafted: int = 0,
+        accepted: int = 0,
+        fallback: FallbackReason | None = None,
+        refusal: BlockRefusal | None = None,
+    ) -> None:
+        result = StepResult(1, 5, tuple(range(accepted + 1)), accepted, drafted, block_refusal=refusal)
+        arms = [ArmView(each, 8) for each in ready]
+        self.metrics.done(self.session, arms, Drafted(Block(5), arm=arm), result, fallback, SPENT, None)
+
+    def values(self, metric: names.Metric) -> dict[tuple[str, ...], float]:
+        [family] = [family for family in self.registry.collect() if family.metric is metric]
+        return {point.values: point.value for point in family.points if not isinstance(point, HistogramPoint)}
+
+
+def test_tokens_count_by_arm_and_by_place_in_the_block() -> None:
+    steps = Steps("code")
+    steps.take(CODE, ready=[CODE], drafted=4, accepted=2)
+    steps.take(CODE, ready=[CODE], drafted=2, accepted=2)
+    steps.take(None, ready=[CODE], fallback=FallbackReason.POLICY)
+    assert steps.values(names.STEPS) == {("", ""): 1, ("code", CODE.name): 2}
+    assert steps.values(names.EMITTED) == {("", ""): 1, ("code", CODE.name): 6}
+    drafted, accepted = steps.values(names.DRAFTED), steps.values(names.ACCEPTED)
+    assert [drafted["code", str(place)] for place in range(1, 6)] == [2, 2, 1, 1, 0]
+    assert [accepted["code", str(place)] for place in range(1, 6)] == [2, 2, 0, 0, 0]
+    assert steps.values(names.FALLBACKS)[("policy",)] == 1
+
+
+def test_places_beyond_the_last_count_there() -> None:
+    steps = Steps("code")
+    steps.take(CODE, ready=[CODE], drafted=MAX_POSITIONS + 4, accepted=MAX_POSITIONS + 1)
+    drafted, accepted = steps.values(names.DRAFTED), steps.values(names.ACCEPTED)
+    assert sum(drafted.values()) == MAX_POSITIONS + 4
+    assert sum(accepted.values()) == MAX_POSITIONS + 1
+
+
+def test_parts_of_a_step_add_up_in_the_metrics_too() -> None:
+    steps = Steps("code")
+    steps.take(CODE, ready=[CODE])
+    [family] = [family for family in steps.registry.collect() if family.metric is names.STEP_DURATION]
+    sums = {point.values[0]: point.sum for point in family.points if isinstance(point, HistogramPoint)}
+    assert abs(sum(sums[part] for part in PARTS) - sums["total"]) < 1e-12
+
+
+def test_refusals_of_every_kind_have_a_zero_before_they_have_a_one() -> None:
+    steps = Steps("code")
+    steps.take(CODE, ready=[CODE])
+    before = steps.values(names.REFUSALS)
+    assert before == {("code", reason.value): 0 for reason in BlockRefusal}
+    steps.take(CODE, ready=[CODE], refusal=BlockRefusal.RESAMPLE_MISMATCH)
+    assert steps.values(names.REFUSALS) == before | {("code", "resample_mismatch"): 1}
+
+
+def test_a_pool_that_cannot_serve_is_in_demand_while_there_are_steps_for_it() -> None:
+    steps = Steps("code", "prose")
+    steps.take(CODE, ready=[CODE, PROSE])
+    steps.take(CODE, ready=[CODE, CODE_2])
+    steps.take(None)
+    assert steps.values(names.ARM_DEMAND) == {("code",): 3, ("prose",): 2}
+    steps.session.held_out = True
+    steps.take(None)
+    assert steps.values(names.ARM_DEMAND) == {("code",): 3, ("prose",): 2}
+    nobody = Steps()
+    nobody.take(None)
+    assert nobody.values(names.ARM_DEMAND) == {}
+
+
+def test_only_listed_tenants_have_names() -> None:
+    registry = Registry()
+    metrics = RequestMetrics(registry, frozenset({"payroll"}))
+    for caller in ("payroll", "somebody", "nobody"):
+        usage = Usage(num_input=10, num_output=3, device_seconds={"verifier": 0.5})
+        session: Any = SimpleNamespace(usage=usage)
+        metrics.used(session, caller)
+    values = {
+        (family.metric.name, *point.values): point.value
+        for family in registry.collect()
+        for point in family.points
+        if not isinstance(point, HistogramPoint)
+    }
+    assert values[names.TOKENS.name, "output", "payroll"] == 3
+    assert values[names.TOKENS.name, "output", "other"] == 6
+    assert values[names.DEVICE_TIME.name, "verifier", "payroll"] == 0.5
+    assert values[names.DEVICE_TIME.name, "verifier", "other"] == 1.0
