@@ -38,13 +38,23 @@ def plain_model(config: PretrainedConfig | None = None, seed: int = 0) -> LlamaF
     return LlamaForCausalLM(config or tiny_config()).train(False).requires_grad_(False)
 
 
-def paged_twin(plain: LlamaForCausalLM, *, dtype: torch.dtype = torch.float32, num_blocks: int = 64) -> PagedModel:
-    """The same weights behind the paged cache."""
+def paged_twin(
+    plain: LlamaForCausalLM,
+    *,
+    dtype: torch.dtype = torch.float32,
+    num_blocks: int = 64,
+    device: str = "cpu",
+    compiled: bool = False,
+) -> PagedModel:
+    """The same weights behind the paged cache; `compiled`: by the Triton kernels, on a CPU interpreted ones."""
     config = LlamaConfig.from_dict(plain.config.to_dict())
     config._attn_implementation = ATTENTION_NAME
     module = LlamaForCausalLM(config)
     module.load_state_dict(plain.state_dict())
-    paged = PagedModel(module.to(dtype), device="cpu", dtype=dtype, vocabulary_size=plain.config.vocab_size)
+    paged = PagedModel(module.to(device, dtype), device=device, dtype=dtype, vocabulary_size=plain.config.vocab_size)
+    paged.compiled = compiled
+    if compiled:
+        paged.independent_rows = False
     paged.allocate_cache(num_blocks)
     return paged
 

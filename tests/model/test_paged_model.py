@@ -190,3 +190,13 @@ def test_forward_without_a_cache_is_an_error() -> None:
 def test_a_model_with_its_own_attention_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="keeps its own attention"):
         PagedModel(plain_model(), device="cpu", dtype=torch.float32, vocabulary_size=VOCABULARY)
+
+
+def test_a_copied_block_holds_what_the_other_held() -> None:
+    model = paged_twin(plain())
+    ids = random_ids(40, seed=4)
+    wanted = fed_at_once(model, ids, TABLES[0])
+    for source, target in zip(TABLES[0], (50, 51), strict=False):
+        model.copy_block(source, target)
+    fed_at_once(model, random_ids(32, seed=5), TABLES[0])
+    assert torch.equal(model.forward([Span(ids[32:], 32, [50, 51, 52], 0)]), wanted[32:])

@@ -35,6 +35,33 @@ class AttentionPlan:
     order: Tensor
     independent_rows: bool
 
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, cache: tuple[Tensor, Tensor], scale: float) -> Tensor:
+        """Write and attend; `cache` is the layer's keys and values."""
+        call = attend_op if torch.compiler.is_compiling() else attend
+        return call(
+            query, key, value, *cache, self.slots, self.order, self.tiles, self.scratch, scale, self.independent_rows
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPlan:
+    """The same for the Triton kernels.
+
+    `slots` [N] int64, `tiles` [T, 4] and `tables` [B, M] int32: see `compiled.paged_attention`; `queries` per tile,
+    `splits` of a context.
+    """
+
+    slots: Tensor
+    tiles: Tensor
+    tables: Tensor
+    queries: int
+    splits: int
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, cache: tuple[Tensor, Tensor], scale: float) -> Tensor:
+        """Write and attend; `cache` is the layer's keys and values."""
+        call = attend_compiled_op if torch.compiler.is_compiling() else attend_compiled
+        return call(query, key, value, *cache, self.slots, self.tiles, self.tables, scale, self.queries, self.splits)
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
@@ -92,7 +119,38 @@ attend_op = torch.library.custom_op(
 """`attend` as one opaque node of a traced or captured graph."""
 
 
+def attend_compiled(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slots: Tensor,
+    tiles: Tensor,
+    tables: Tensor,
+    scale: float,
+    queries: int,
+    splits: int,
+) -> Tensor:
+    """`attend` by the Triton kernels; see `CompiledPlan`."""
+    # Imported here: Triton is not everywhere, and only who has it makes such a plan.
+    from specmesh.kernels.compiled import kv_write as compiled_write
+    from specmesh.kernels.compiled import paged_attention as compiled_attention
+
+    compiled_write.kv_write(key, value, key_cache, value_cache, slots)
+    tiling = compiled_attention.Tiling(queries, splits)
+    result: Tensor = compiled_attention.paged_attention(query, key_cache, value_cache, tiles, tables, scale, tiling)
+    return result
+
+
+attend_compiled_op = torch.library.custom_op(
+    "specmesh::compiled_attention", attend_compiled, mutates_args=("key_cache", "value_cache")
+)
+"""`attend_compiled` as one opaque node of a traced or captured graph."""
+
+
 @attend_op.register_fake
+@attend_compiled_op.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *_: object) -> Tensor:
     return query.new_empty(query.shape[0], query.shape[1], value.shape[2])
 
@@ -111,7 +169,7 @@ def paged_attention_forward(
     use_cache: bool | None = None,
     output_router_logits: bool | None = None,
     kv: PagedCache | ShapeProbe | None = None,
-    plan: AttentionPlan | None = None,
+    plan: AttentionPlan | CompiledPlan | None = None,
     **unknown: object,
 ) -> tuple[Tensor, None]:
     """The function transformers calls: `query` [1, H, N, D], `key` and `value` [1, K, N, D]; returns [1, N, H, Dv].
@@ -128,19 +186,12 @@ def paged_attention_forward(
         return kv.record(layer, query, key, value), None
     if kv is None or plan is None:
         raise UnsupportedModel("its attention does not get the keyword arguments of the model call")
-    call = attend_op if torch.compiler.is_compiling() else attend
-    result = call(
+    result = plan.attend(
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
-        kv.keys[layer],
-        kv.values[layer],
-        plan.slots,
-        plan.order,
-        plan.tiles,
-        plan.scratch,
+        (kv.keys[layer], kv.values[layer]),
         query.shape[3] ** -0.5 if scaling is None else scaling,
-        plan.independent_rows,
     )
     return result[None], None
 

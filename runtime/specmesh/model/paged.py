@@ -1,6 +1,7 @@
 """A transformers causal language model over a paged cache: many sessions, one flat ragged row."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,11 +9,20 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specmesh.kernels.reference.paged_attention import EXACT_TILE_KEYS, EXACT_TILE_QUERIES
-from specmesh.model.attention import ATTENTION_NAME, AttentionShape, PagedCache, ShapeProbe
+from specmesh.model.attention import (
+    ATTENTION_NAME,
+    AttentionPlan,
+    AttentionShape,
+    CompiledPlan,
+    PagedCache,
+    ShapeProbe,
+)
 from specmesh.model.blocks import BLOCK_TOKENS, blocks_for
 from specmesh.model.errors import UnsupportedModel
+from specmesh.model.graphs import Record, TickGraphs, recorder
 from specmesh.model.packing import can_pack, pack_linears
 from specmesh.model.plan import FAST_TILE_QUERIES, PlanShape, Span, make_plan, slots_of, split_spans
+from specmesh.model.tiles import can_compile, make_compiled_plan
 
 __all__ = ["PagedModel", "Span"]
 
@@ -26,7 +36,8 @@ class PagedModel:
 
     `vocabulary_size`: real ids; the head may be wider (`head_width` columns). `token_map` [head_width] int64,
     ascending: the ids of a head over a subset of the vocabulary. With `independent_rows` (float32 on CPU) a row's bits
-    do not depend on what else is in the forward. Not thread-safe: one engine thread owns it.
+    do not depend on what else is in the forward; with `compiled` attention and cache are the Triton kernels'. Not
+    thread-safe: one engine thread owns it.
     Raises `UnsupportedModel` where the model's attention is not plain causal attention called once per layer.
     """
 
@@ -48,9 +59,11 @@ class PagedModel:
         self.token_map = token_map
         self.max_context_tokens = _context_limit(module)
         self.independent_rows = dtype == torch.float32 and self.device.type == "cpu"
+        self.compiled = can_compile(self.device)
         self.attention, self.num_layers, self.head_width = self._probe()
         self._cache: PagedCache | None = None
         self._plan_shape: PlanShape | None = None
+        self._graphs: TickGraphs | None = None
 
     @property
     def bytes_per_block(self) -> int:
@@ -66,6 +79,7 @@ class PagedModel:
         keys = torch.zeros(*lead, attention.key_size, dtype=self.dtype, device=self.device)
         values = torch.zeros(*lead, attention.value_size, dtype=self.dtype, device=self.device)
         self._cache = PagedCache(keys, values)
+        self._graphs = None
         self._plan_shape = PlanShape(
             attention=attention,
             dtype=self.dtype,
@@ -75,6 +89,33 @@ class PagedModel:
             tile_blocks=EXACT_TILE_KEYS // BLOCK_TOKENS if self.independent_rows else 1,
             independent_rows=self.independent_rows,
         )
+
+    @torch.inference_mode()
+    def copy_block(self, source: int, target: int) -> None:
+        """Make the block `target` hold what `source` holds, in all layers. Raises RuntimeError without a cache."""
+        if self._cache is None:
+            raise RuntimeError("allocate_cache comes before copy_block")
+        for cache in (self._cache.keys, self._cache.values):
+            cache[:, target].copy_(cache[:, source])
+
+    @torch.inference_mode()
+    def warm_up(self, max_tokens: int, record: Record | None = None) -> None:
+        """Record the forwards of ticks of up to `max_tokens` tokens, where the kernels are compiled; needs a cache.
+
+        Takes seconds. `record`: how, CUDA graphs unless given.
+        """
+        if not self.compiled or self._cache is None:
+            return
+        max_blocks = min(blocks_for(self.max_context_tokens), self._cache.keys.shape[1])
+        self._graphs = TickGraphs(
+            self.module,
+            self._cache,
+            self.attention,
+            max_tokens=max_tokens,
+            max_blocks=max_blocks,
+            record=recorder() if record is None else record,
+        )
+        self._graphs.record_all()
 
     @torch.inference_mode()
     def forward(self, spans: Sequence[Span]) -> Tensor:
@@ -93,9 +134,23 @@ class PagedModel:
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def _forward(self, spans: Sequence[Span]) -> Tensor:
+        if self._cache is None:
+            raise RuntimeError("allocate_cache comes before forward")
+        if not self.compiled:  # whose kernels do not read behind a span's end
+            self._clear_tails(self._cache, spans)
+        if self._graphs is not None and (bucket := self._graphs.bucket_of(spans)) is not None:
+            logits = self._graphs.run(spans, bucket)
+            rows = _wanted_rows(spans)
+            every = len(rows) == sum(len(span.token_ids) for span in spans)
+            return logits[: len(rows)] if every else logits[torch.from_numpy(rows).to(self.device)]
+        output = self.module(**self._inputs_of(spans))
+        asked: Tensor = output.logits[0, : sum(len(span.token_ids) - span.first_row for span in spans)]
+        return asked
+
+    def _inputs_of(self, spans: Sequence[Span]) -> dict[str, Any]:
+        """What the module is called with for one ragged forward over spans that fit one. Needs a cache."""
         if self._cache is None or self._plan_shape is None:
             raise RuntimeError("allocate_cache comes before forward")
-        self._clear_tails(self._cache, spans)
         tokens = [token for span in spans for token in span.token_ids]
         positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
         padded = self._padded(len(tokens))
@@ -106,16 +161,19 @@ class PagedModel:
         rows = _wanted_rows(spans)
         keep = np.zeros(self._padded(len(rows)) if len(rows) else 0, np.int64)
         keep[: len(rows)] = rows
-        output = self.module(
-            input_ids=ids.to(self.device),
-            position_ids=position_ids.to(self.device),
-            use_cache=False,
-            logits_to_keep=torch.from_numpy(keep).to(self.device),
-            kv=self._cache,
-            plan=make_plan(spans, padded, self._plan_shape),
-        )
-        logits: Tensor = output.logits[0, : len(rows)]
-        return logits
+        return {
+            "input_ids": ids.to(self.device),
+            "position_ids": position_ids.to(self.device),
+            "use_cache": False,
+            "logits_to_keep": torch.from_numpy(keep).to(self.device),
+            "kv": self._cache,
+            "plan": self._plan(spans, padded, self._plan_shape),
+        }
+
+    def _plan(self, spans: Sequence[Span], num_rows: int, shape: PlanShape) -> AttentionPlan | CompiledPlan:
+        if self.compiled:
+            return make_compiled_plan(spans, shape.attention, shape.device)
+        return make_plan(spans, num_rows, shape)
 
     def _padded(self, count: int) -> int:
         """Rows of a product: a multiple of 16 where rows must be independent."""

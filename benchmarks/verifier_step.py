@@ -1,0 +1,135 @@
+"""One verify step's forward of an 8B-shaped target (Llama-3-8B sizes, random weights), by context and sessions.
+
+`step_ms`: the forward as the engine calls it after its warm-up, host work included: a recorded CUDA graph of the next
+size up. `eager_ms`: the same without the graph. `limit_ms`: reading the weights and the keys and values once at
+`--bandwidth`; `share_of_limit` is that of `step_ms`. Medians; prints JSON.
+
+    python benchmarks/verifier_step.py
+    python benchmarks/verifier_step.py --device cpu --shape tiny   # does it run
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specmesh.model.attention import ATTENTION_NAME
+from specmesh.model.blocks import blocks_for
+from specmesh.model.paged import PagedModel
+from specmesh.model.spans import Span
+
+ROWS = 5
+"""The context's last token and four drafted ones."""
+CONTEXTS = (512, 8192)
+SESSIONS = (1, 8, 32, 128)
+SHAPES: dict[str, dict[str, Any]] = {
+    "8b": {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "vocab_size": 128256,
+    },
+    "tiny": {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 200,
+    },
+}  # fmt: skip
+
+
+def main() -> None:
+    """All combinations that fit."""
+    options = _options()
+    model = build(options.shape, options.device)
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.module.parameters())
+    per_token = model.bytes_per_block / 16
+    sizes = [(context, sessions) for context in options.contexts for sessions in options.sessions]
+    needed = {size: size[1] * blocks_for(size[0] + ROWS) for size in sizes}
+    fitting = [size for size in sizes if needed[size] * model.bytes_per_block <= options.cache_gib * 2**30]
+    model.allocate_cache(max(needed[size] for size in fitting))
+    eager = {size: timed(model, size, options.rounds) for size in fitting}
+    started = time.perf_counter()
+    model.warm_up(ROWS * max(sessions for _, sessions in fitting))
+    warm_up_seconds = round(time.perf_counter() - started, 1)
+    results = []
+    for context, sessions in fitting:
+        limit_ms = 1e3 * (weights + sessions * context * per_token) / (options.bandwidth * 1e12)
+        step_ms = timed(model, (context, sessions), options.rounds)
+        results.append(
+            {
+                "context": context, "sessions": sessions, "limit_ms": round(limit_ms, 2), "step_ms": step_ms,
+                "eager_ms": eager[context, sessions], "share_of_limit": round(limit_ms / step_ms, 2),
+                "verified_tokens_per_second": round(1e3 * sessions * ROWS / step_ms),
+            }
+        )  # fmt: skip
+    left_out = [
+        {"context": context, "sessions": sessions} for context, sessions in sizes if (context, sessions) not in fitting
+    ]
+    gpu = torch.cuda.get_device_name() if options.device == "cuda" else "none"
+    print(
+        json.dumps(
+            {
+                "gpu": gpu, "torch": torch.__version__, "shape": options.shape, "rows": ROWS,
+                "weights_gb": round(weights / 1e9, 2), "kv_bytes_per_token": int(per_token),
+                "warm_up_seconds": warm_up_seconds, "results": results, "without_room": left_out,
+            },
+            indent=2,
+        )
+    )  # fmt: skip
+
+
+def build(shape: str, device: str) -> PagedModel:
+    """Random weights, made where they are used."""
+    config = LlamaConfig(**SHAPES[shape], max_position_embeddings=16384, tie_word_embeddings=False)
+    config._attn_implementation = ATTENTION_NAME
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(device), torch.random.fork_rng(devices=[]):
+            module = LlamaForCausalLM(config)
+    finally:
+        torch.set_default_dtype(before)
+    return PagedModel(module, device=device, dtype=torch.bfloat16, vocabulary_size=config.vocab_size)
+
+
+def spans_of(context: int, sessions: int) -> Iterator[Span]:
+    """Each with blocks of its own; what is in the cache does not matter to the time."""
+    size = blocks_for(context + ROWS)
+    for index in range(sessions):
+        yield Span([7] * ROWS, context, range(index * size, index * size + size), 0)
+
+
+def timed(model: PagedModel, size: tuple[int, int], rounds: int) -> float:
+    """Milliseconds of one forward, awaited: the median."""
+    spans = list(spans_of(*size))
+    times = []
+    for _ in range(3 + rounds):
+        _await_device()
+        started = time.perf_counter()
+        model.forward(spans)
+        _await_device()
+        times.append(1e3 * (time.perf_counter() - started))
+    return round(median(times[3:]), 3)
+
+
+def _await_device() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--shape", default="8b", choices=sorted(SHAPES))
+    parser.add_argument("--contexts", nargs="+", type=int, default=CONTEXTS)
+    parser.add_argument("--sessions", nargs="+", type=int, default=SESSIONS)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--cache-gib", type=float, default=48.0)
+    parser.add_argument("--bandwidth", type=float, default=4.3, help="TB/s that a plain copy reaches")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
