@@ -14,8 +14,9 @@ from specmesh.runtime.rows import check_block
 from specmesh.runtime.types import EntryFailure, Outcome, Rule, Sampling, SessionSpec, StepResult
 from specmesh.verifier.admission import Opening
 from specmesh.verifier.batcher import TickLimits
-from specmesh.verifier.core import Core, Outbox
+from specmesh.verifier.core import Core
 from specmesh.verifier.entries import EntryLimits
+from specmesh.verifier.outbox import Outbox
 from specmesh.verifier.paged import PagedBackend
 from specmesh.verifier.session import NEVER_NS, Answer, Entry
 from specmesh.verifier.target import TableTarget, TargetModel
@@ -113,15 +114,21 @@ class Stepper:
         limits: TickLimits = LIMITS,
         max_waiting: int = 8,
         entry_limits: EntryLimits | None = None,
+        prefix_sharing: bool = True,
+        max_sessions: int | None = None,
     ) -> None:
         self.clock = ManualClock()
-        self.backend = PagedBackend(target, num_blocks=num_blocks, max_context_tokens=target.max_context_tokens)
+        self.backend = PagedBackend(
+            target, num_blocks=num_blocks, max_context_tokens=target.max_context_tokens, prefix_sharing=prefix_sharing
+        )
         self.core = Core(
             self.backend, limits=limits, entry_limits=entry_limits or EntryLimits(), max_waiting_sessions=max_waiting,
+            max_sessions=max_sessions,
             clock=self.clock,
         )  # fmt: skip
         self.stream = Collector()
         self.settled: dict[int, MeshError | None] = {}
+        self.found: dict[int, int] = {}
 
     def open(self, spec: SessionSpec, *, deadline_ns: int = NEVER_NS) -> Opening:
         opening = Opening(spec, lambda error: None, deadline_ns)
@@ -153,8 +160,11 @@ class Stepper:
 
     def flush(self) -> None:
         outbox, self.core.outbox = self.core.outbox, Outbox()
-        for opening, error in outbox.settled:
-            self.settled[opening.spec.session_id] = error
+        for opening, result in outbox.settled:
+            session_id = opening.spec.session_id
+            self.settled[session_id] = result if isinstance(result, MeshError) else None
+            if isinstance(result, int):
+                self.found[session_id] = result
         for stream, answers in outbox.answers.items():
             stream.deliver(answers)
 

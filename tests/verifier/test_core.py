@@ -227,13 +227,12 @@ def test_two_cohorts_become_one() -> None:
 # Failures of a tick.
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), ValueError("a fault")])
-def test_a_failed_tick_fails_its_sessions_and_no_others(error: Exception) -> None:
+def test_a_failed_tick_fails_its_sessions_and_no_others() -> None:
     target = FailingTarget()
     stepper = Stepper(target)
     for session_id in (1, 2, 3):
         stepper.open(make_spec([3], session_id=session_id))
-    target.errors.append(error)
+    target.errors.append(ValueError("a fault"))
     stepper.send(1, 1)
     stepper.send(2, 1)
     stepper.tick()
@@ -243,6 +242,47 @@ def test_a_failed_tick_fails_its_sessions_and_no_others(error: Exception) -> Non
     assert stepper.step(3, 1).token_ids == (4,)
     stepper.core.close(("router", 3))
     assert stepper.backend.num_free_blocks == stepper.backend.num_blocks
+
+
+class SmallDevice(FailingTarget):
+    """Has memory for so many tokens in one forward, and none at all where `hungry` is among them."""
+
+    most, hungry = 100, -1
+
+    def forward(self, spans: Sequence[Span]) -> torch.Tensor:
+        if any(self.hungry in span.token_ids for span in spans) or sum(len(s.token_ids) for s in spans) > self.most:
+            raise torch.OutOfMemoryError("no memory")
+        return super().forward(spans)
+
+
+def test_a_tick_that_the_device_has_no_memory_for_is_computed_in_parts() -> None:
+    target = SmallDevice()
+    target.most = 10
+    stepper = Stepper(target)
+    for session_id in range(8):
+        stepper.open(make_spec([3], session_id=session_id))
+        stepper.send(session_id, 1, [4, 5, 6])
+    stepper.tick()
+    results = [answer for answer in stepper.stream.answers if isinstance(answer, StepResult)]
+    assert [(result.token_ids, result.batch_size) for result in results] == [((4, 5, 6, 7), 2)] * 8
+    assert target.batches == [2, 2, 2, 2]
+
+
+def test_a_session_that_the_device_has_no_memory_for_is_refused_alone() -> None:
+    target = SmallDevice()
+    target.hungry = 9
+    stepper = Stepper(target)
+    for session_id, token in ((1, 3), (2, 9), (3, 3)):
+        stepper.open(make_spec([token], session_id=session_id))
+        stepper.send(session_id, 1)
+    stepper.tick()
+    answers = {answer.session_id: answer for answer in stepper.stream.answers}
+    failure = answers[2]
+    assert isinstance(failure, EntryFailure)
+    assert failure.reason is EntryErrorReason.INTERNAL
+    assert [answers[i].token_ids for i in (1, 3)] == [(4,), (4,)]
+    assert set(stepper.core.sessions) == {("router", 1), ("router", 3)}
+    assert stepper.step(1, 2).token_ids == (5,)
 
 
 def test_logits_that_are_not_finite_end_that_session_only() -> None:
@@ -261,4 +301,4 @@ def test_logits_that_are_not_finite_end_that_session_only() -> None:
     assert [answers[i].token_ids for i in (1, 3)] == [(4,), (8,)]
     assert ("router", 2) not in stepper.core.sessions
     assert stepper.core.counters["non_finite_logits"] == 1
-    assert stepper.backend.num_free_blocks == stepper.backend.num_blocks - 2 * 7
+    assert stepper.backend.num_free_blocks == stepper.backend.num_blocks - 2 * 3

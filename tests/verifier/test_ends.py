@@ -25,13 +25,24 @@ def blocks_in_use(stepper: Stepper) -> int:
 
 def test_what_does_not_fit_waits_until_memory_is_free() -> None:
     stepper = table_stepper(COUNTING, num_blocks=4)
-    stepper.open(make_spec([3], max_output_tokens=63))
+    stepper.open(make_spec(numbers(0, 33), max_output_tokens=31))
     stepper.open(make_spec([3], session_id=2, max_output_tokens=10))
     assert stepper.settled == {1: None}
     stepper.core.close(("router", 1))
     stepper.flush()
     assert stepper.settled == {1: None, 2: None}
     assert stepper.step(2, 1).token_ids == (4,)
+
+
+def test_no_more_sessions_are_open_than_may_be() -> None:
+    stepper = table_stepper(COUNTING, max_sessions=2)
+    for session_id in (1, 2, 3):
+        stepper.open(make_spec([3], session_id=session_id))
+    assert stepper.settled == {1: None, 2: None}
+    stepper.core.close(("router", 1))
+    stepper.flush()
+    assert stepper.settled[3] is None
+    assert set(stepper.core.sessions) == {("router", 2), ("router", 3)}
 
 
 def test_higher_priority_is_admitted_first_and_equals_in_order() -> None:
@@ -49,7 +60,7 @@ def test_higher_priority_is_admitted_first_and_equals_in_order() -> None:
 def test_a_small_session_does_not_overtake_a_large_one() -> None:
     stepper = table_stepper(COUNTING, num_blocks=4)
     stepper.open(make_spec([3], max_output_tokens=20))
-    stepper.open(make_spec([3], session_id=2, max_output_tokens=63))
+    stepper.open(make_spec(numbers(0, 40), session_id=2, max_output_tokens=24))
     stepper.open(make_spec([3], session_id=3, max_output_tokens=5))
     assert set(stepper.settled) == {1}
 

@@ -31,8 +31,15 @@ class Verified:
     verify_ns: int = 0
 
 
+class OutOfMemory(Exception):
+    """The device has no memory for this batch; a smaller one may fit. Nothing has changed but what the batch wrote."""
+
+
 class Backend(Protocol):
-    """Called from one thread only. An exception from `verify` fails the sessions of that batch and no others."""
+    """Called from one thread only.
+
+    An exception from `verify` fails the sessions of that batch and no others; after `OutOfMemory` it is tried in parts.
+    """
 
     vocabulary_size: int
     max_context_tokens: int
@@ -45,11 +52,24 @@ class Backend(Protocol):
     def num_free_blocks(self) -> int:
         """Cache blocks that no session holds."""
 
-    def open(self, key: SessionKey, num_tokens: int) -> bool:
-        """Reserve memory for a context of `num_tokens`; False and no change when it is not there now."""
+    def open(self, key: SessionKey, salt: bytes, context: Sequence[int], num_tokens: int) -> int | None:
+        """Take memory for `num_tokens` tokens that begin with `context`.
+
+        Returns how many tokens of `context` are in it already, never all; None and no change when the memory is not
+        there now. Sessions of different `salt` share nothing.
+        """
+
+    def grow(self, key: SessionKey, num_tokens: int) -> bool:
+        """Memory for `num_tokens` tokens in all; False and no change when it is not there now."""
+
+    def trim(self, key: SessionKey, num_tokens: int) -> None:
+        """Give back what is held beyond `num_tokens`."""
+
+    def commit(self, key: SessionKey, context: Sequence[int], num_cached: int) -> None:
+        """The first `num_cached` tokens of `context` are final and computed: others may share them."""
 
     def verify(self, batch: Sequence[Work]) -> Verified:
         """One forward pass over the whole batch, then the verification of its blocks."""
 
-    def close(self, key: SessionKey) -> None:
-        """Free all that the session holds."""
+    def close(self, key: SessionKey, *, forget: bool = False) -> None:
+        """Free all that the session holds. `forget`: what is in it shall not be shared any more."""

@@ -25,8 +25,10 @@ class EngineConfig(ConfigModel):
     """Logit rows per tick; sessions beyond them wait for the next one."""
     max_prefill_tokens: int = Field(default=256, ge=1)
     """Prompt tokens per tick, over all sessions: the size of a chunk, and what a long prompt adds to a tick."""
+    max_sessions: int | None = Field(default=None, ge=1)
+    """Sessions open at once; others wait. None: as many as the cache memory holds."""
     max_waiting_sessions: int = Field(default=256, ge=0)
-    """Sessions that may wait for cache memory; the next one gets RESOURCE_EXHAUSTED."""
+    """Sessions that may wait to be admitted; the next one gets RESOURCE_EXHAUSTED."""
 
     @model_validator(mode="after")
     def _one_block_fits(self) -> Self:
@@ -72,6 +74,8 @@ class VerifierConfig(ConfigModel):
     quantization: str | None = None
     kv_memory: ByteSize = Field(default=ByteSize(1024**3), gt=0)
     """Memory of the cache, e.g. "2GiB"."""
+    prefix_sharing: bool = True
+    """Whether sessions of one tenant share what the beginnings of their contexts have in common."""
     max_context_tokens: int | None = Field(default=None, ge=2)
     """None: as long as the model and the cache memory allow."""
     threads: int | None = Field(default=None, ge=1)

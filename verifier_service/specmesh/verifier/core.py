@@ -3,10 +3,8 @@
 Time comes from `clock`, computing from the backend, and what is to be told to the event loop collects in `outbox`.
 """
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 
 from specmesh.kernels.inputs import VerifyOutcome
 from specmesh.runtime.errors import Draining, MeshError, Overloaded
@@ -15,22 +13,12 @@ from specmesh.verifier.admission import AdmissionQueue, Opening
 from specmesh.verifier.backend import Backend, Verified
 from specmesh.verifier.batcher import Share, TickLimits, plan
 from specmesh.verifier.entries import EntryLimits, following, problem_with
+from specmesh.verifier.forwards import run_forwards
 from specmesh.verifier.gather import Gather
-from specmesh.verifier.session import NEVER_NS, Answer, AnswerStream, Entry, Session, SessionKey, context_limit
-from specmesh.verifier.step import result_of, timing_of, work_of
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Outbox:
-    """What a pass of the engine has to say: answers by stream, and openings that are settled."""
-
-    answers: dict[AnswerStream, list[Answer]] = field(default_factory=dict)
-    settled: list[tuple[Opening, MeshError | None]] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.answers or self.settled)
+from specmesh.verifier.memory import Memory
+from specmesh.verifier.outbox import Outbox
+from specmesh.verifier.session import NEVER_NS, AnswerStream, Entry, Session, SessionKey
+from specmesh.verifier.step import result_of, timing_of
 
 
 class Core:
@@ -43,10 +31,10 @@ class Core:
         limits: TickLimits,
         entry_limits: EntryLimits,
         max_waiting_sessions: int,
+        max_sessions: int | None = None,
         clock: Callable[[], int],
     ) -> None:
         self.sessions: dict[SessionKey, Session] = {}
-        self.waiting = AdmissionQueue(max_waiting_sessions)
         self.counters: Counter[str] = Counter()
         self.outbox = Outbox()
         self.draining = False
@@ -55,9 +43,15 @@ class Core:
         self._entry_limits = entry_limits
         self._clock = clock
         self._gather = Gather()
+        self._memory = Memory(backend, max_waiting_sessions, max_sessions)
         self._pending: dict[SessionKey, Session] = {}
         self._prefilling: dict[SessionKey, Session] = {}
         self._next_sweep_ns = NEVER_NS
+
+    @property
+    def waiting(self) -> AdmissionQueue:
+        """Sessions that wait for memory."""
+        return self._memory.waiting
 
     # What peers ask for.
 
@@ -65,13 +59,13 @@ class Core:
         """Admit a session, or queue it. An open session of the same peer and id is replaced."""
         self.close(opening.key)
         if self.draining:
-            self.outbox.settled.append((opening, Draining("this verifier is draining and takes no new sessions")))
+            self.outbox.refuse([opening], Draining("this verifier is draining and takes no new sessions"))
             return
         self._sweep_by(opening.deadline_ns)
         self.waiting.add(opening)
         self._admit()
         if (error := self.waiting.refuse_excess(opening)) is not None:
-            self.outbox.settled.append((opening, error))
+            self.outbox.refuse([opening], error)
 
     def submit(self, session: Session, entry: Entry) -> None:
         """Take a block to verify, now or after an outcome; what is wrong is answered, and changes nothing."""
@@ -93,9 +87,8 @@ class Core:
 
     def close(self, key: SessionKey) -> None:
         """End a session, or take its opening out of the queue; nothing happens when there is none."""
-        for opening in [opening for opening in self.waiting if opening.key == key]:
-            self.waiting.remove(opening)
-            self.outbox.settled.append((opening, MeshError("the session was closed before it was admitted")))
+        waiting = self.waiting.take_openings(lambda opening: opening.key == key)
+        self.outbox.refuse(waiting, MeshError("the session was closed before it was admitted"))
         if (session := self.sessions.get(key)) is not None:
             self._end(session)
 
@@ -116,9 +109,8 @@ class Core:
     def drain(self) -> None:
         """Take no new sessions; those that wait for memory are sent elsewhere."""
         self.draining = True
-        for opening in list(self.waiting):
-            self.waiting.remove(opening)
-            self.outbox.settled.append((opening, Draining("this verifier is draining and takes no new sessions")))
+        error = Draining("this verifier is draining and takes no new sessions")
+        self.outbox.refuse(self.waiting.take_openings(lambda opening: True), error)
 
     # What the passing of time brings.
 
@@ -134,12 +126,12 @@ class Core:
             return
         for session in list(self.sessions.values()):
             self._sweep_session(session, now_ns)
-        for opening in [opening for opening in self.waiting if opening.deadline_ns <= now_ns]:
-            self.waiting.remove(opening)
-            message = "no cache memory became free in the time that the session had left"
-            self.outbox.settled.append((opening, Overloaded(message)))
+        late = self.waiting.take_openings(lambda opening: opening.deadline_ns <= now_ns)
+        self.outbox.refuse(late, Overloaded("no cache memory became free in the time that the session had left"))
         ends = [session.ends_ns for session in self.sessions.values()]
-        self._next_sweep_ns = min([*ends, *(opening.deadline_ns for opening in self.waiting)], default=NEVER_NS)
+        self._next_sweep_ns = min(
+            [*ends, *(opening.deadline_ns for opening in self.waiting.openings)], default=NEVER_NS
+        )
 
     def _sweep_session(self, session: Session, now_ns: int) -> None:
         if session.deadline_ns <= now_ns:
@@ -155,7 +147,7 @@ class Core:
     @property
     def has_work(self) -> bool:
         """Whether a tick would have someone to serve."""
-        return bool(self._pending or self._prefilling)
+        return bool(self._prefilling) or any(map(self._memory.is_seated, self._pending.values()))
 
     def gather_until_ns(self) -> int | None:
         """Until when the next tick should wait for sessions of the last one; None: not at all."""
@@ -167,21 +159,35 @@ class Core:
         """One forward pass over all that are ready. A failure fails the sessions that took part, and no others."""
         started_ns = self._clock()
         self._fail_late(started_ns)
-        shares = plan(self._pending.values(), self._prefilling.values(), self._limits)
+        shares = self._with_memory(plan(self._ready(), self._prefilling.values(), self._limits))
         if not shares:
             return
         self.counters["ticks"] += 1
-        try:
-            verified = self._backend.verify([work_of(share) for share in shares])
-        except Exception:  # noqa: BLE001  out of memory or a fault of the model: the others must live
-            _log.exception("a tick failed", extra={"sessions": len(shares)})
+        for part, verified in run_forwards(self._backend, shares):
+            if verified is not None:
+                self._commit(part, verified, started_ns)
+                continue
             self.counters["failed_ticks"] += 1
-            for share in shares:
-                self._fail(
-                    share.session, EntryErrorReason.INTERNAL, "the forward pass failed; the server's log has more"
-                )
-            return
-        self._commit(shares, verified, started_ns)
+            for share in part:
+                message = "the forward pass failed; the server's log has more"
+                self._fail(share.session, EntryErrorReason.INTERNAL, message)
+        answered = [share.session.key for share in shares if share.verify]
+        # Whoever has its next entry already is not away.
+        away = [key for key in answered if (live := self.sessions.get(key)) is not None and live.entry is None]
+        self._gather.tick_ended(away, started_ns, self._clock())
+
+    def _ready(self) -> Iterator[Session]:
+        return (session for session in self._pending.values() if self._memory.is_seated(session))
+
+    def _with_memory(self, shares: Sequence[Share]) -> Sequence[Share]:
+        """Those that can take part; others may have lost their memory to them."""
+        shares, preempted = self._memory.make_room(shares)
+        for session in preempted:
+            self._prefilling.pop(session.key, None)
+        if preempted:
+            self.counters["preemptions"] += len(preempted)
+            self._admit()
+        return shares
 
     def _fail_late(self, now_ns: int) -> None:
         for session in list(self._pending.values()):
@@ -194,29 +200,29 @@ class Core:
 
     def _commit(self, shares: Sequence[Share], verified: Verified, started_ns: int) -> None:
         outcomes = iter(verified.outcomes)
-        answered = [share.session.key for share in shares if share.verify]
         for share in shares:
+            session = share.session
             if share.verify:
-                self._commit_step(share.session, next(outcomes), verified, started_ns, len(shares))
+                self._commit_step(session, next(outcomes), verified, started_ns, len(shares))
             else:
-                share.session.prefilled(share.num_context)
-            self._rotate(share.session)
-        # Whoever has its next entry already is not away.
-        away = [key for key in answered if (live := self.sessions.get(key)) is not None and live.entry is None]
-        self._gather.tick_ended(away, started_ns, self._clock())
+                session.prefilled(share.num_context)
+            if self._rotate(session):
+                self._backend.commit(session.key, session.context, session.cached)
 
-    def _rotate(self, session: Session) -> None:
-        """Put a session that still has a prompt to feed behind the others."""
+    def _rotate(self, session: Session) -> bool:
+        """Put a session that still has a prompt to feed behind the others. Whether it is still open."""
         self._prefilling.pop(session.key, None)
-        if session.uncached > 1 and self.sessions.get(session.key) is session:
+        is_open = self.sessions.get(session.key) is session
+        if is_open and session.uncached > 1:
             self._prefilling[session.key] = session
+        return is_open
 
     def _commit_step(
         self, session: Session, outcome: VerifyOutcome, verified: Verified, started_ns: int, batch_size: int
     ) -> None:
         if not outcome.finite:
             self.counters["non_finite_logits"] += 1
-            self._fail(session, EntryErrorReason.NON_FINITE_LOGITS, "the target's logits were not finite")
+            self._fail(session, EntryErrorReason.NON_FINITE_LOGITS, "the target's logits were not finite", forget=True)
             return
         entry = self._take_entry(session)
         emission = session.commit(entry.token_ids, outcome.num_accepted, outcome.next_token)
@@ -224,7 +230,7 @@ class Core:
         session.touch(now_ns)
         timing = timing_of(entry, verified, started_ns, now_ns)
         result = result_of(session, entry, emission, outcome, timing, batch_size)
-        self._answer(entry.stream, result)
+        self.outbox.answer(entry.stream, result)
         if emission.finish_reason is not None:
             self._end(session)
         else:
@@ -243,23 +249,15 @@ class Core:
     # Small steps of the above.
 
     def _admit(self) -> None:
-        while (opening := self.waiting.first()) is not None:
-            spec = opening.spec
-            limit = context_limit(spec, self._backend.max_context_tokens)
-            if not self._backend.open(opening.key, limit):
-                return
-            self.waiting.remove(opening)
-            session = Session(
-                spec,
-                max_context_tokens=self._backend.max_context_tokens,
-                now_ns=self._clock(),
-                deadline_ns=opening.deadline_ns,
-            )
+        while (admitted := self._memory.admit_next(self._clock())) is not None:
+            session = admitted.session
             self.sessions[session.key] = session
             self._rotate(session)
             self._sweep_by(session.ends_ns)
-            self.counters["sessions_opened"] += 1
-            self.outbox.settled.append((opening, None))
+            self.counters["tokens_found_cached"] += session.cached
+            if admitted.opening is not None:
+                self.counters["sessions_opened"] += 1
+                self.outbox.settled.append((admitted.opening, session.cached))
 
     def _sweep_by(self, time_ns: int) -> None:
         self._next_sweep_ns = min(self._next_sweep_ns, time_ns)
@@ -275,24 +273,21 @@ class Core:
         del self._pending[session.key]
         return entry
 
-    def _answer(self, stream: AnswerStream, answer: Answer) -> None:
-        self.outbox.answers.setdefault(stream, []).append(answer)
-
     def _fail_entry(self, session: Session, entry: Entry, reason: EntryErrorReason, message: str) -> None:
         self.counters[f"entries_failed.{reason.value}"] += 1
-        self._answer(entry.stream, EntryFailure(session.spec.session_id, entry.position, reason, message))
+        self.outbox.answer(entry.stream, EntryFailure(session.spec.session_id, entry.position, reason, message))
 
-    def _fail(self, session: Session, reason: EntryErrorReason, message: str) -> None:
+    def _fail(self, session: Session, reason: EntryErrorReason, message: str, *, forget: bool = False) -> None:
         """End a session by failure; its entry, if one waits, is answered so."""
         if session.entry is not None:
             self._fail_entry(session, session.entry, reason, message)
-        self._end(session)
+        self._end(session, forget=forget)
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: Session, *, forget: bool = False) -> None:
         del self.sessions[session.key]
         self._prefilling.pop(session.key, None)
         if session.entry is not None:
             self._take_entry(session)
         self._gather.gone(session.key)
-        self._backend.close(session.key)
+        self._memory.leave(session, forget=forget)
         self._admit()

@@ -12,8 +12,9 @@ from specmesh.verifier.admission import Opening
 from specmesh.verifier.backend import Backend
 from specmesh.verifier.batcher import TickLimits
 from specmesh.verifier.config import EngineConfig
-from specmesh.verifier.core import Core, Outbox
+from specmesh.verifier.core import Core
 from specmesh.verifier.entries import EntryLimits
+from specmesh.verifier.outbox import Outbox
 from specmesh.verifier.session import NEVER_NS, AnswerStream, Entry, Session
 from specmesh.verifier.thread import EngineThread
 
@@ -36,6 +37,7 @@ class Engine:
             limits=TickLimits(config.max_verify_rows, config.max_prefill_tokens),
             entry_limits=EntryLimits(config.max_conditional, config.max_run_tokens),
             max_waiting_sessions=config.max_waiting_sessions,
+            max_sessions=config.max_sessions,
             clock=clock,
         )
         self._thread = EngineThread(
@@ -45,7 +47,7 @@ class Engine:
             on_failure=lambda: self._post(self._fail),
         )
         self._loop = asyncio.get_running_loop()
-        self._opening: set[asyncio.Future[None]] = set()
+        self._opening: set[asyncio.Future[int]] = set()
         self._emptied = asyncio.Event()
 
     def start(self) -> None:
@@ -56,19 +58,19 @@ class Engine:
         """End the thread; what is still open gets no answer."""
         await asyncio.to_thread(self._thread.stop)
 
-    async def open(self, spec: SessionSpec, *, remaining_ms: int = 0) -> None:
-        """Return when the session is admitted; a cancelled call leaves nothing behind.
+    async def open(self, spec: SessionSpec, *, remaining_ms: int = 0) -> int:
+        """Return when the session is admitted, with the tokens found in the cache; a cancelled call leaves nothing.
 
         `remaining_ms`: the session's time in all, 0 for no bound but its lease. Raises `Overloaded` or `Draining`.
         """
         if self.failed.is_set():
             raise MeshError("the engine has failed; this verifier is going away")
-        done: asyncio.Future[None] = self._loop.create_future()
+        done: asyncio.Future[int] = self._loop.create_future()
         opening = Opening(spec, partial(_settle, done), self._deadline_ns(remaining_ms))
         self._opening.add(done)
         self._thread.put(partial(self._core.open, opening))
         try:
-            await done
+            return await done
         except asyncio.CancelledError:
             self._thread.put(partial(self._core.abandon, opening))
             raise
@@ -91,8 +93,8 @@ class Engine:
     async def keep_up(self) -> None:
         """Wait, when much is queued, until the engine has taken it: flow control then holds what peers send more."""
         if self._thread.num_commands >= MAX_COMMANDS:
-            done: asyncio.Future[None] = self._loop.create_future()
-            self._thread.put(lambda: self._post(partial(_settle, done, None)))
+            done: asyncio.Future[int] = self._loop.create_future()
+            self._thread.put(lambda: self._post(partial(_settle, done, 0)))
             await done
 
     def close(self, peer: str, session_id: int) -> None:
@@ -159,8 +161,8 @@ class Engine:
         self._loop.call_soon_threadsafe(call)
 
     def _deliver(self, outbox: Outbox) -> None:
-        for opening, error in outbox.settled:
-            opening.settle(error)
+        for opening, result in outbox.settled:
+            opening.settle(result)
         for stream, answers in outbox.answers.items():
             stream.deliver(answers)
         if not self._core.sessions:
@@ -173,10 +175,10 @@ class Engine:
             _settle(done, MeshError("the engine has failed; this verifier is going away"))
 
 
-def _settle(done: asyncio.Future[None], error: MeshError | None) -> None:
+def _settle(done: asyncio.Future[int], result: MeshError | int) -> None:
     if done.done():
         return
-    if error is None:
-        done.set_result(None)
+    if isinstance(result, MeshError):
+        done.set_exception(result)
     else:
-        done.set_exception(error)
+        done.set_result(result)

@@ -67,6 +67,7 @@ def _load_model(config: VerifierConfig) -> Loaded:
     except (OSError, ValueError, UnsupportedModel) as error:
         raise ConfigError(f"model: cannot serve {config.model}: {error}") from None
     backend = _backend(config, model.model)
+    model.model.warm_up(config.engine.max_verify_rows)
     info = _info(
         config,
         backend,
@@ -91,7 +92,9 @@ def _backend(config: VerifierConfig, target: TargetModel) -> PagedBackend:
     limits = [target.max_context_tokens, num_blocks * BLOCK_TOKENS]
     if config.max_context_tokens is not None:
         limits.append(config.max_context_tokens)
-    return PagedBackend(target, num_blocks=num_blocks, max_context_tokens=min(limits))
+    return PagedBackend(
+        target, num_blocks=num_blocks, max_context_tokens=min(limits), prefix_sharing=config.prefix_sharing
+    )
 
 
 def _info(

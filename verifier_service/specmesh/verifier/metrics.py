@@ -40,9 +40,21 @@ class MeasuredBackend:
         """Cache blocks that no session holds."""
         return self._backend.num_free_blocks
 
-    def open(self, key: SessionKey, num_tokens: int) -> bool:
-        """Reserve memory."""
-        return self._backend.open(key, num_tokens)
+    def open(self, key: SessionKey, salt: bytes, context: Sequence[int], num_tokens: int) -> int | None:
+        """Take memory."""
+        return self._backend.open(key, salt, context, num_tokens)
+
+    def grow(self, key: SessionKey, num_tokens: int) -> bool:
+        """Take more memory."""
+        return self._backend.grow(key, num_tokens)
+
+    def trim(self, key: SessionKey, num_tokens: int) -> None:
+        """Give back memory."""
+        self._backend.trim(key, num_tokens)
+
+    def commit(self, key: SessionKey, context: Sequence[int], num_cached: int) -> None:
+        """What is final may be shared."""
+        self._backend.commit(key, context, num_cached)
 
     def verify(self, batch: "Sequence[Work]") -> "Verified":
         """One forward pass and the verification of its blocks."""
@@ -54,9 +66,9 @@ class MeasuredBackend:
         self._batch.record(len(batch))
         return verified
 
-    def close(self, key: SessionKey) -> None:
+    def close(self, key: SessionKey, *, forget: bool = False) -> None:
         """Free all that the session holds."""
-        self._backend.close(key)
+        self._backend.close(key, forget=forget)
 
 
 def observe_engine(registry: Registry, engine: "Engine", info: ServiceInfo) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import torch
 
 from specmesh.kernels.ops import verify
-from specmesh.model.blocks import BlockAllocator, blocks_for
 from specmesh.model.spans import Span
-from specmesh.verifier.backend import Verified, Work
+from specmesh.verifier.backend import OutOfMemory, Verified, Work
+from specmesh.verifier.pool import BlockPool, Table
 from specmesh.verifier.session import SessionKey
 from specmesh.verifier.target import TargetModel
 
@@ -16,38 +16,60 @@ from specmesh.verifier.target import TargetModel
 class PagedBackend:
     """Owns the block tables of all sessions; rollback is by position, so nothing is undone after a rejection."""
 
-    def __init__(self, target: TargetModel, *, num_blocks: int, max_context_tokens: int) -> None:
+    def __init__(
+        self, target: TargetModel, *, num_blocks: int, max_context_tokens: int, prefix_sharing: bool = True
+    ) -> None:
         self.vocabulary_size = target.vocabulary_size
         self.max_context_tokens = max_context_tokens
         self._target = target
-        self._blocks = BlockAllocator(num_blocks)
-        self._tables: dict[SessionKey, list[int]] = {}
+        self._pool = BlockPool(num_blocks, sharing=prefix_sharing)
+        self._tables: dict[SessionKey, Table] = {}
         target.allocate_cache(num_blocks)
 
     @property
     def num_blocks(self) -> int:
         """Cache blocks in all."""
-        return self._blocks.num_blocks
+        return self._pool.num_blocks
 
     @property
     def num_free_blocks(self) -> int:
         """Cache blocks that no session holds."""
-        return self._blocks.available
+        return self._pool.available
 
-    def open(self, key: SessionKey, num_tokens: int) -> bool:
-        """Reserve the blocks of a whole context, so that a session once admitted never runs out."""
-        blocks = self._blocks.allocate(blocks_for(num_tokens))
-        if blocks is None:
-            return False
-        self._tables[key] = blocks
-        return True
+    def open(self, key: SessionKey, salt: bytes, context: Sequence[int], num_tokens: int) -> int | None:
+        """Take blocks for `num_tokens` tokens, those of a known beginning of the context among them."""
+        opened = self._pool.open(salt, context, num_tokens)
+        if opened is None:
+            return None
+        if opened.copy is not None:
+            self._target.copy_block(*opened.copy)
+        self._tables[key] = opened.table
+        return opened.num_cached
 
-    def close(self, key: SessionKey) -> None:
+    def grow(self, key: SessionKey, num_tokens: int) -> bool:
+        """Blocks for `num_tokens` tokens in all."""
+        return self._pool.grow(self._tables[key], num_tokens)
+
+    def trim(self, key: SessionKey, num_tokens: int) -> None:
+        """Give back blocks beyond `num_tokens`."""
+        self._pool.roll_back(self._tables[key], num_tokens)
+
+    def commit(self, key: SessionKey, context: Sequence[int], num_cached: int) -> None:
+        """Let others share the full blocks among the first `num_cached` tokens."""
+        self._pool.commit(self._tables[key], context, num_cached)
+
+    def close(self, key: SessionKey, *, forget: bool = False) -> None:
         """Free the session's blocks."""
-        self._blocks.free(self._tables.pop(key))
+        self._pool.close(self._tables.pop(key), forget=forget)
 
     def verify(self, batch: Sequence[Work]) -> Verified:
         """One ragged forward over the batch, then one verification of all its blocks."""
+        try:
+            return self._verify(batch)
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory from error
+
+    def _verify(self, batch: Sequence[Work]) -> Verified:
         started_ns = time.perf_counter_ns()
         with torch.inference_mode():
             logits = self._target.forward([self._span(work) for work in batch])
@@ -61,4 +83,4 @@ class PagedBackend:
 
     def _span(self, work: Work) -> Span:
         num_rows = 0 if work.verify is None else 1 + len(work.verify.draft_token_ids)
-        return Span(work.token_ids, work.start, self._tables[work.key], first_row=len(work.token_ids) - num_rows)
+        return Span(work.token_ids, work.start, self._tables[work.key].blocks, first_row=len(work.token_ids) - num_rows)

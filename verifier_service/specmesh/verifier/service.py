@@ -106,8 +106,8 @@ class VerifierService(VerifierServiceServicer):
             vocabulary_size=engine.backend.vocabulary_size,
             max_context_tokens=engine.backend.max_context_tokens,
         )
-        await engine.open(spec, remaining_ms=remaining_ms)
-        return pb.VerifierServiceOpenResponse(cached_token_count=0)
+        num_cached = await engine.open(spec, remaining_ms=remaining_ms)
+        return pb.VerifierServiceOpenResponse(cached_token_count=num_cached)
 
     async def Verify(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.VerifyRequest], context: Context

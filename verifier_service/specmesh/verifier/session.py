@@ -18,6 +18,9 @@ Answer = StepResult | EntryFailure
 SessionKey = tuple[str, int]
 """A session belongs to the peer that opened it: (peer, session id)."""
 
+Rank = tuple[int, int]
+"""Who goes before whom when memory is short, lowest first: (-priority, arrival)."""
+
 NEVER_NS = 1 << 62
 
 
@@ -68,11 +71,20 @@ class Session:
 
     __slots__ = (
         "cached", "conditional", "context", "counts", "deadline_ns", "entry", "expires_ns", "key", "last_outcome",
-        "limit", "spec",
+        "limit", "rank", "spec",
     )  # fmt: skip
 
-    def __init__(self, spec: SessionSpec, *, max_context_tokens: int, now_ns: int, deadline_ns: int = NEVER_NS) -> None:
+    def __init__(
+        self,
+        spec: SessionSpec,
+        *,
+        max_context_tokens: int,
+        now_ns: int,
+        deadline_ns: int = NEVER_NS,
+        rank: Rank = (0, 0),
+    ) -> None:
         self.spec = spec
+        self.rank = rank
         self.key: SessionKey = (spec.peer, spec.session_id)
         self.context = list(spec.context)
         self.cached = 0

@@ -28,6 +28,9 @@ class TargetModel(Protocol):
     def allocate_cache(self, num_blocks: int) -> None:
         """Make room for `num_blocks` blocks of 16 tokens."""
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Make the block `target` hold what `source` holds."""
+
     def forward(self, spans: Sequence[Span]) -> Tensor:
         """Feed the spans, write their keys and values; raw logits [R, W] of the rows wanted, spans in order."""
 
@@ -67,6 +70,11 @@ class TableTarget:
     def allocate_cache(self, num_blocks: int) -> None:
         """Slots for `num_blocks` blocks."""
         self._cache = np.zeros(num_blocks * BLOCK_TOKENS, dtype=np.int64)
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy the tokens of one block."""
+        blocks = self._cache.reshape(-1, BLOCK_TOKENS)
+        blocks[target] = blocks[source]
 
     def forward(self, spans: Sequence[Span]) -> Tensor:
         """Raw logits [R, W] of the rows wanted, as `PagedModel.forward`."""

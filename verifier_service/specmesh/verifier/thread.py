@@ -5,7 +5,8 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from specmesh.verifier.core import Core, Outbox
+from specmesh.verifier.core import Core
+from specmesh.verifier.outbox import Outbox
 from specmesh.verifier.session import NEVER_NS
 
 _log = logging.getLogger(__name__)
