@@ -55,7 +55,7 @@ EVERYTHING: dict[str, Any] = values(
         "startupSeconds": 61,
         "drainSeconds": 7,
         "egress": [{"ports": [{"port": 8443, "protocol": "TCP"}]}],
-        "config": {"limits": {"max_batch": 8, "row_mass": 0.99}, "stopping": {}},
+        "config": {"limits": {"max_batch": 8, "row_mass": 0.99, "max_context_bytes": 268435456}, "stopping": {}},
         "autoscaling": {"enabled": True, "kind": "keda", "min": 0, "max": 4, "target": 20.5},
         "tls": {"secret": "own", "serverName": "own.example.com"},
     },
@@ -82,7 +82,14 @@ EVERYTHING: dict[str, Any] = values(
     auth={
         "existingSecret": "tokens",
         "callers": [
-            {"name": "team", "pools": ["lookup"], "roles": ["client"], "maxPriority": 1, "maxSessions": 3},
+            {
+                "name": "team",
+                "pools": ["lookup"],
+                "roles": ["client"],
+                "maxPriority": 1,
+                "maxSessions": 3,
+                "maxTokensPerMinute": 9000000,
+            },
             {"name": "job", "identities": ["job.example.com"]},
         ],
     },

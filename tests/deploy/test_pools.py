@@ -128,6 +128,9 @@ def test_every_value_of_a_pool_reaches_its_pod() -> None:
     config = config_of(objects, "draft-full")
     for line in ("drain_seconds = 7", "max_batch = 8", "row_mass = 0.99", 'quantization = "nf4"', 'device = "cuda"'):
         assert line in config.splitlines()
+    # Large numbers stay whole numbers, though a value of a chart is a floating-point number.
+    assert "max_context_bytes = 268435456" in config.splitlines()
+    assert "max_tokens_per_minute = 9000000" in config_of(objects, "router").splitlines()
     assert f'model_digest = "{SHA}"' in config
     for version in VERSIONS[2:]:
         check_schema(render(EVERYTHING, version=version), version)

@@ -212,12 +212,19 @@ async def test_a_clients_token_rotates_on_a_running_router(secured: Secured) -> 
 
 
 async def test_no_log_span_or_metric_holds_a_secret(secured: Secured) -> None:
-    """Of all that the tests before this one did: tokens right and wrong, keys, refused peers."""
+    """Tokens right and wrong, a peer that is refused, keys: of all that, nothing is written down."""
+    token, wrong = (secured.tokens / "team").read_text().strip(), "token-of-somebody-else"
+    async with client(secured) as stub:
+        await generate(stub, request(), **bearer(token))
+        await refused(generate(stub, request(), **bearer(wrong)))
+    peer = client_tls(secured.authority.folder / "good", "verifier.mesh")
+    async with channel(secured.verifier.address, tls=peer) as to_verifier:
+        await refused(VerifierServiceStub(to_verifier).GetInfo(verifier_pb.VerifierServiceGetInfoRequest()))
+    await secured.collector.wait_for(b"RouterService/Generate")
+    exported = await secured.collector.wait_for(b"specmesh.arm.demand")
     logs = secured.logs()
     assert "peer refused" in logs
     assert "good.mesh" in logs
-    exported = await secured.collector.wait_for(b"RouterService/Generate")
-    assert b"specmesh.arm.demand" in exported
-    for secret in (TEAM, OPERATOR, NEXT, "token-of-the-tea", "PRIVATE", "Bearer"):
+    for secret in (TEAM, OPERATOR, NEXT, wrong, "PRIVATE", "Bearer"):
         assert secret not in logs
         assert secret.encode() not in exported

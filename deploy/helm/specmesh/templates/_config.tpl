@@ -121,6 +121,7 @@ telemetry:
 {{- if hasKey . "roles" -}}{{- $_ := set $caller "roles" .roles -}}{{- end -}}
 {{- if hasKey . "maxPriority" -}}{{- $_ := set $caller "max_priority" (int .maxPriority) -}}{{- end -}}
 {{- if hasKey . "maxSessions" -}}{{- $_ := set $caller "max_sessions" (int .maxSessions) -}}{{- end -}}
+{{- if hasKey . "maxTokensPerMinute" -}}{{- $_ := set $caller "max_tokens_per_minute" (int .maxTokensPerMinute) -}}{{- end -}}
 {{- $callers = append $callers (merge $caller (default dict .config)) -}}
 {{- end -}}
 {{- if $callers -}}{{- $_ := set $keys "callers" $callers -}}{{- end -}}
