@@ -158,7 +158,9 @@ def test_bench_reports_its_load(address: str) -> None:
     ],
 )
 def test_a_refused_request_says_why_and_what_next(address: str, arguments: tuple[str, ...], words: list[str]) -> None:
-    said = specmesh(*GENERATE, address, *arguments, status=1).stderr
+    done = specmesh(*GENERATE, address, *arguments, status=1)
+    said = done.stderr
+    assert done.stdout == ""
     assert all(word in said for word in words), said
     assert "Traceback" not in said
 

@@ -51,9 +51,12 @@ async def generate(
     With the `traceparent` that the request went with, the steps are drawn as well.
     """
     waiting = first_token_progress(console)
+    shown = False
 
     def show(text: str) -> None:
+        nonlocal shown
         waiting.stop()
+        shown = True
         if not as_json:
             output.write(text)
             output.flush()
@@ -63,7 +66,8 @@ async def generate(
             try:
                 generation = await collect(client, prompt, show, options)
             except SpecMeshError:
-                show("\n")  # what is said of the failure gets a line of its own
+                if shown:
+                    show("\n")  # what is said of the failure gets a line of its own
                 raise
     if as_json:
         output.write(json.dumps(generation_json(generation), ensure_ascii=False, indent=2) + "\n")
