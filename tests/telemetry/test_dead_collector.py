@@ -2,12 +2,15 @@
 
 import asyncio
 import re
-import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from mesh_calls import Generation, generate, request, router_at, wait_ready
 from mesh_processes import Service
@@ -24,11 +27,23 @@ SEED = {"sampling": {"seed": 7}}
 
 @contextmanager
 def silent() -> Iterator[str]:
-    """An endpoint that takes connections and never says a word."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(64)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    """An endpoint that takes calls and never answers them."""
+    over = threading.Event()
+
+    def answer(request: object, context: object) -> bytes:
+        over.wait()
+        return b""
+
+    class Silence(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    server = grpc.server(ThreadPoolExecutor(32), handlers=[Silence()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"http://127.0.0.1:{port}"
+    over.set()
+    server.stop(None).wait()
 
 
 @contextmanager

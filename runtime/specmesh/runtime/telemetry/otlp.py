@@ -156,7 +156,8 @@ _TRANSIENT = frozenset(
 
 def _channel(endpoint: str) -> grpc.Channel:
     url = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
-    options = [("grpc.max_reconnect_backoff_ms", 5_000), ("grpc.min_reconnect_backoff_ms", 500)]
+    # The shortest pause is also what a connection may take to come about.
+    options = [("grpc.max_reconnect_backoff_ms", 5_000), ("grpc.min_reconnect_backoff_ms", 5_000)]
     if url.scheme == "https":
         return grpc.secure_channel(url.netloc, grpc.ssl_channel_credentials(), options)
     return grpc.insecure_channel(url.netloc, options)
