@@ -24,11 +24,13 @@ from transformers import (
     MistralConfig,
     MixtralConfig,
     Olmo2Config,
+    Phi3Config,
     PhiConfig,
     PretrainedConfig,
     Qwen2Config,
     Qwen3Config,
     SmolLM3Config,
+    StableLmConfig,
 )
 
 from specmesh.model.checks import check_architecture, check_rows_independent
@@ -72,6 +74,14 @@ ACCEPTED = {
     "gpt-neox": GPTNeoXConfig(**NEOX),
     "mixtral": MixtralConfig(**SIZES, sliding_window=None),
 }
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "factor": 2.0,
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+    "original_max_position_embeddings": 64,
+}
 DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
 REFUSED = {
     "gemma-2": (Gemma2Config(**SIZES, head_dim=32), "sliding_window, softcap"),
@@ -82,6 +92,8 @@ REFUSED = {
     "bloom": (BloomConfig(hidden_size=64, n_layer=2, n_head=4, vocab_size=200), "how long a context"),
     "falcon": (FalconConfig(hidden_size=64, num_attention_heads=4, alibi=True, vocab_size=200), "another attention"),
     "mamba": (MambaConfig(hidden_size=64, num_hidden_layers=2, vocab_size=200), "no attention heads"),
+    "stablelm": (StableLmConfig(**SIZES), "does not get the keyword arguments"),
+    "longrope": (Phi3Config(**SIZES, rope_parameters=LONG_ROPE), "changes with the context"),
     "dynamic rope": (LlamaConfig(**SIZES, rope_parameters=DYNAMIC_ROPE), "changes with the context"),
     # Its chunks are a mask only: no keyword gives them away, the comparison does.
     "llama-4": (Llama4TextConfig(**SIZES, head_dim=16, num_local_experts=2), "differs from the model's own"),

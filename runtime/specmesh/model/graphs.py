@@ -19,7 +19,7 @@ from specmesh.model.plan import span_slots
 from specmesh.model.spans import Span
 from specmesh.model.tiles import MAX_SPLITS, MAX_TILE_ROWS, PROGRAMS, block_tables, tile_fields
 
-TOKENS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640)
+TOKENS = (1, 2, 4, 5, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640)
 TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_QUERIES = 8
 """Per tile: a block of up to 7 drafted tokens is one tile, a longer one several."""
