@@ -26,7 +26,8 @@ def demo_config(console: Console) -> MeshConfig:
     demo_model(console)
     weights = Path(str(files("specmesh.draft"))) / "weights"
     drafts = [_draft(f"{name}-table", "table", {"path": str(weights / "tables" / f"{name}.npz")}) for name in TABLES]
-    drafts += [_draft(name, "hf", {"source": f"distilled:{name}"}) for name in DISTILLED]
+    # A second thread gains them nothing and is in the verifier's way on a small machine.
+    drafts += [_draft(name, "hf", {"source": f"distilled:{name}", "threads": 1}) for name in DISTILLED]
     # A few requests are to show what drafts do: none of them is held out.
     return MeshConfig(verifier={"model": "demo"}, drafts=tuple(drafts), router={"sessions": {"hold_out": 0}})
 
@@ -36,7 +37,7 @@ def demo_model(console: Console) -> Path:
     return Path(_run(["specmesh.model.demo"], console).splitlines()[-1])
 
 
-def _draft(pool: str, kind: str, settings: dict[str, str]) -> DraftProcess:
+def _draft(pool: str, kind: str, settings: dict[str, str | int]) -> DraftProcess:
     return DraftProcess.model_validate({"pool": pool, "kind": kind, "drafter": settings})
 
 
