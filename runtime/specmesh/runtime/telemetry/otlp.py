@@ -91,9 +91,12 @@ class OtlpExporter:
         while not self._stopping:
             self._wake.wait(min(self._config.spans_seconds, max(due - time.monotonic(), 0.0)))
             self._send_spans()
-            if time.monotonic() >= due or self._stopping:
+            if time.monotonic() >= due:
                 due = time.monotonic() + self._config.metrics_seconds
                 self._send_metrics()
+        self._send_spans()  # what came while the last export was on its way
+        self._send_metrics()
+        self._drop(TRACES, len(self._spans))
 
     def _send_spans(self) -> None:
         while self._spans:
@@ -105,8 +108,6 @@ class OtlpExporter:
                 self._drop(TRACES, len(batch))
             for _ in batch:
                 self._spans.popleft()
-        if self._stopping:
-            self._drop(TRACES, len(self._spans))
 
     def _send_metrics(self) -> None:
         try:
