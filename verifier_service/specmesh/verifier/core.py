@@ -233,7 +233,7 @@ class Core:
         self.outbox.answer(entry.stream, result)
         if emission.finish_reason is not None:
             self._end(session)
-        else:
+        elif session.conditional or entry.run_count:
             self._go_on(session, entry, now_ns)
 
     def _go_on(self, session: Session, answered: Entry, now_ns: int) -> None:

@@ -110,7 +110,7 @@ class BlockPool:
 
     def commit(self, table: Table, context: Sequence[int], num_cached: int) -> None:
         """The first `num_cached` tokens of `context` are final and in the cache: others may share its full blocks."""
-        if not self._sharing:
+        if not self._sharing or num_cached < len(table.chain) * BLOCK_TOKENS:
             return
         for index in range(table.num_committed, num_cached // BLOCK_TOKENS):
             tokens = tuple(context[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS])
