@@ -1,6 +1,6 @@
 """Gate 4: whatever claims to be `verify` decides as the literal rules do, and gives the same log-probabilities.
 
-Today it compares the tensor form with plain Python loops; a compiled form is one more entry of `KERNELS`.
+The tensor form is compared with plain Python loops; the compiled form with these, and with the tensor form.
 """
 
 from collections import Counter
@@ -10,6 +10,7 @@ from math import log
 
 import pytest
 import torch
+from compiled_verify import compiled_verify
 from hypothesis import HealthCheck, assume, given, settings
 from law_literal import Margin, law, verify
 from torch import Tensor
@@ -64,6 +65,37 @@ def probability(logits: Sequence[float], item: VerifyInput, before: Sequence[int
     if sampling.greedy:
         sampling = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
     return law(logits, sampling, Counter(item.token_counts or {}) + Counter(before))[token]
+
+
+@pytest.mark.timeout(900)
+@settings(max_examples=45, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(example=verify_examples())
+def test_the_compiled_form_equals_the_literal_rules_and_the_reference(example: VerifyExample) -> None:
+    """45 batches are more than 300 rows; under the interpreter a row takes up to a fifth of a second."""
+    margin = Margin()
+    expected = [verify(example.rows_of(b), item, margin) for b, item in enumerate(example.inputs)]
+    assume(margin.narrowest > NARROW)
+    size, asked = example.vocabulary_size, [0] * len(example.inputs)
+    outcomes = compiled_verify(example.logits, example.inputs, vocabulary_size=size, num_top=asked)
+    assert [(o.num_accepted, o.next_token) if o.finite else None for o in outcomes] == expected
+    reference = ops.verify(example.logits, example.inputs, vocabulary_size=size, num_top=asked)
+    for got, wanted in zip(outcomes, reference, strict=True):
+        if wanted.finite:
+            assert [t.logprob for t in got.logprobs] == pytest.approx([t.logprob for t in wanted.logprobs], abs=1e-4)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(example=verify_examples(max_batch=3, vocabularies=(3, 101)))
+def test_a_compiled_outcome_is_the_same_alone_and_in_any_batch(example: VerifyExample) -> None:
+    """Bit for bit."""
+    size, asked = example.vocabulary_size, [0] * len(example.inputs)
+    together = compiled_verify(example.logits, example.inputs, vocabulary_size=size, num_top=asked)
+    start = 0
+    for item, outcome in zip(example.inputs, together, strict=True):
+        rows = example.logits[start : start + len(item.draft_token_ids) + 1]
+        alone = compiled_verify(rows, [item], vocabulary_size=size, num_top=[0])[0]
+        assert alone == outcome or not (alone.finite or outcome.finite)
+        start += len(rows)
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,9 +1,12 @@
 """The ops that services call: plain objects in, plain objects out.
 
-Each runs in its compiled form where there is one for the device, else in the torch reference. There is none yet.
+`verify` runs in its compiled form where the logits are on a CUDA device and Triton is there, else, as the others do, in
+the torch reference on the CPU. Importing this needs neither.
 """
 
 from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -12,13 +15,12 @@ from torch import Tensor
 
 from specmesh.kernels.inputs import DraftedToken, DraftInput, VerifyInput, VerifyOutcome
 from specmesh.kernels.packing import check_shapes, pack_draft, pack_verify
-from specmesh.kernels.reference.batch import DraftRows, VerifyBatch, VerifyResult
+from specmesh.kernels.reference.batch import DraftRows
 from specmesh.kernels.reference.draft_step import draft_batch, score_batch
 from specmesh.kernels.reference.greedy import is_plain_greedy, verify_greedy
-from specmesh.kernels.reference.law import log_law
-from specmesh.kernels.reference.verify import row_scores, verify_batch
+from specmesh.kernels.reference.logprobs import emitted_logprobs
+from specmesh.kernels.reference.verify import verify_batch
 from specmesh.runtime.rows import encode_row
-from specmesh.runtime.types import TokenLogprob
 
 __all__ = [
     "Distribution",
@@ -53,47 +55,30 @@ def verify(
     """
     if not inputs:
         return []
+    if logits.device.type == "cuda" and has_triton():
+        from specmesh.kernels.compiled.verify import verify as compiled_verify
+
+        return compiled_verify(logits, inputs, vocabulary_size=vocabulary_size, num_top=num_top)
     logits = _on_cpu(logits)
     if is_plain_greedy(inputs) and (num_top is None or all(top is None for top in num_top)):
         check_shapes(logits, inputs)
         return verify_greedy(logits, inputs, vocabulary_size)
     batch = pack_verify(logits, inputs, vocabulary_size)
     result = verify_batch(batch)
-    logprobs = _logprobs(batch, result, num_top or [None] * len(inputs))
+    logprobs = emitted_logprobs(batch, result, num_top or [None] * len(inputs))
     outcomes = zip(result.num_accepted.tolist(), result.next_token.tolist(), result.finite.tolist(), strict=True)
     return [VerifyOutcome(*outcome, logprobs[b]) for b, outcome in enumerate(outcomes)]
 
 
+@cache
+def has_triton() -> bool:
+    """Whether compiled forms can be had at all on this machine."""
+    return find_spec("triton") is not None
+
+
 def _on_cpu(logits: Tensor) -> Tensor:
-    """Where the reference works: a model may sit on a GPU before a compiled form does."""
+    """Where the reference works, wherever the model is."""
     return logits if logits.device.type == "cpu" else logits.cpu()
-
-
-def _logprobs(
-    batch: VerifyBatch, result: VerifyResult, num_top: Sequence[int | None]
-) -> list[tuple[TokenLogprob, ...]]:
-    """Log-probabilities of the emitted tokens of the sessions that asked."""
-    answers: list[tuple[TokenLogprob, ...]] = [()] * len(num_top)
-    for b, top in enumerate(num_top):
-        if top is None or not result.finite[b]:
-            continue
-        offsets = torch.arange(int(result.num_accepted[b]) + 1)
-        sessions = torch.full_like(offsets, b)
-        drafted = batch.draft_token_ids[batch.draft_index(sessions[:-1], offsets[:-1])]
-        tokens = torch.cat((drafted, result.next_token[b : b + 1]))
-        law = log_law(row_scores(batch, sessions, offsets), batch.law, sessions)
-        answers[b] = tuple(_token_logprobs(law, tokens, top))
-    return answers
-
-
-def _token_logprobs(law: Tensor, tokens: Tensor, num_top: int) -> list[TokenLogprob]:
-    own = law.gather(1, tokens[:, None])[:, 0].tolist()
-    values, ids = law.topk(min(num_top, law.shape[1]), dim=1)
-    tops = [
-        tuple((token, value) for token, value in zip(*pair, strict=True) if value > -torch.inf)
-        for pair in zip(ids.tolist(), values.tolist(), strict=True)
-    ]
-    return [TokenLogprob(value, top) for value, top in zip(own, tops, strict=True)]
 
 
 def draft_step(

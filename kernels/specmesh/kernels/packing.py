@@ -29,13 +29,18 @@ def _ragged(items: Sequence[Mapping[int, float]], dtype: torch.dtype) -> Ragged:
     return Ragged(_offsets([len(item) for item in items]), ids, values)
 
 
+def check_counts(samplings: Sequence[Sampling], counts: Sequence[Mapping[int, int] | None]) -> None:
+    """Raises ValueError when a session with penalties brings no counts."""
+    if any(sampling.has_penalties and seen is None for sampling, seen in zip(samplings, counts, strict=True)):
+        raise ValueError("token_counts is needed by a session with penalties")
+
+
 def pack_law(samplings: Sequence[Sampling], counts: Sequence[Mapping[int, int] | None]) -> LawParams:
-    """Per-session parameters. Raises ValueError when a session with penalties brings no counts.
+    """Per-session parameters. Raises ValueError as `check_counts` does.
 
     A bias or a count of an id outside the vocabulary has nothing to act on; services refuse such a bias before.
     """
-    if any(sampling.has_penalties and seen is None for sampling, seen in zip(samplings, counts, strict=True)):
-        raise ValueError("token_counts is needed by a session with penalties")
+    check_counts(samplings, counts)
     penalised = [
         seen if sampling.has_penalties and seen is not None else {}
         for sampling, seen in zip(samplings, counts, strict=True)

@@ -1,0 +1,94 @@
+"""Launch one: every row of logits is read once; each chunk leaves its maximum and its sum of exp."""
+# Triton's functions take tensors and numbers alike; its decorator has no types.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+# A test of a constexpr stands alone, so that its branch is left out when it does not hold.
+# ruff: noqa: ANN001, ANN201, N803, SIM102
+
+import triton
+import triton.language as tl
+
+from specmesh.kernels.compiled.fields import (
+    ADJUSTED_UNITS,
+    CHUNK_ARG_MAX,
+    CHUNK_PEAK,
+    CHUNK_TOTAL,
+    NUM_ADJUSTED,
+    PARTIAL_FIELDS,
+    ROW_START,
+    RULE,
+    RULE_GREEDY,
+    TEMPERATURE,
+    TRUNCATED,
+    UNIT,
+)
+from specmesh.kernels.compiled.launching import let_next_launch_begin
+from specmesh.kernels.compiled.law import adjusted, float_field, session_fields
+
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def chunk_is_adjusted(meta, fields, first, vocabulary, CHUNK: tl.constexpr):
+    """Whether any id of the chunk that begins at `first` is listed for adjusting."""
+    result = tl.load(fields + NUM_ADJUSTED) > 0
+    if result:
+        units = meta + tl.load(fields + ADJUSTED_UNITS)
+        stop = tl.minimum(first + CHUNK, vocabulary)
+        result = tl.load(units + (stop + UNIT - 1) // UNIT) > tl.load(units + first // UNIT)
+    return result
+
+
+@triton.jit
+def load_chunk(target, stop, row, lanes):
+    """Raw logits `[N, 4]` of these quads of ids; -inf from `stop` on."""
+    logits, stride_row, stride_column = target
+    columns = lanes[:, None] * 4 + tl.arange(0, 4)[None, :]
+    place = logits + row * stride_row + columns.to(tl.int64) * stride_column
+    return tl.load(place, mask=columns < stop, other=float("-inf"))
+
+
+@triton.jit
+def chunk_scores(raw, vocabulary, meta, fields, lanes, first, at, CHUNK: tl.constexpr, ADJUST: tl.constexpr):
+    """Adjusted scores `[CHUNK / 4, 4]` of the ids `first ..` of a row, which is at offset `at`."""
+    scores = raw.to(tl.float32)
+    if ADJUST:
+        if chunk_is_adjusted(meta, fields, first, vocabulary, CHUNK):
+            columns = lanes[:, None] * 4 + tl.arange(0, 4)[None, :]
+            scores = adjusted(scores, columns, columns < vocabulary, meta, fields, at)
+    return scores
+
+
+@triton.jit
+def pass_one(
+    logits, stride_row, stride_column, vocabulary, meta, sessions_at, partials, groups, num_chunks, num_groups,
+    CHUNK: tl.constexpr, GROUP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """Program (chunk, row). `partials` `[R, C, 4]`; `groups` `[R, G]`: maxima of every GROUP ids, where truncated."""
+    if EARLY:
+        let_next_launch_begin()
+    chunk = tl.program_id(0)
+    row = tl.program_id(1).to(tl.int64)
+    fields = session_fields(meta, sessions_at, tl.maximum(tl.load(meta + row), 0))
+    at = row.to(tl.int32) - tl.load(fields + ROW_START)
+    first = chunk * CHUNK
+    lanes = first // 4 + tl.arange(0, CHUNK // 4)
+    raw = load_chunk((logits, stride_row, stride_column), vocabulary, row, lanes)
+    scores = chunk_scores(raw, vocabulary, meta, fields, lanes, first, at, CHUNK, ADJUST)
+    temperature = float_field(fields, TEMPERATURE)
+    peak = tl.max(tl.max(scores, 1), 0)
+    # A chunk of nothing but -inf weighs nothing; a NaN makes its sum NaN.
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    total = tl.sum(tl.sum(tl.exp2((scores - base) * (_LOG2_E / temperature)), 1), 0)
+    partial = partials + (row * num_chunks + chunk) * PARTIAL_FIELDS
+    tl.store(partial + CHUNK_PEAK, peak)
+    tl.store(partial + CHUNK_TOTAL, total)
+    if tl.load(fields + RULE) == RULE_GREEDY:
+        columns = lanes[:, None] * 4 + tl.arange(0, 4)[None, :]
+        best = tl.min(tl.min(tl.where(scores == peak, columns, vocabulary), 1), 0)
+        tl.store(partial + CHUNK_ARG_MAX, best.to(tl.float32, bitcast=True))
+    if TRUNCATE:
+        if tl.load(fields + TRUNCATED) != 0:
+            largest = tl.max(tl.reshape(scores, (CHUNK // GROUP, GROUP)), 1)
+            group = chunk * (CHUNK // GROUP) + tl.arange(0, CHUNK // GROUP)
+            tl.store(groups + row * num_groups + group, largest)

@@ -1,0 +1,147 @@
+"""Top-k, top-p and min-p of one row: the edge of what is kept, by bisection over the floats' bits.
+
+Counterpart of `reference.truncation`. When the candidates fit in one tile the search looks at them alone; else it goes
+over the whole row each time, which is slow and right.
+"""
+# Triton's functions take tensors and numbers alike; its decorator has no types.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+# ruff: noqa: ANN001, ANN201, N803
+
+import triton
+import triton.language as tl
+
+from specmesh.kernels.compiled.law import divided, exp_of, scores_at
+from specmesh.kernels.compiled.philox import in_order
+
+_TILE = tl.constexpr(1024)
+_NO_KEY = tl.constexpr(-0x7FFFFFFF)
+
+
+@triton.jit
+def key_of_score(scores):
+    """Integers in the order of the scores; -0 is 0."""
+    return in_order(tl.where(scores == 0.0, 0.0, scores))
+
+
+@triton.jit
+def score_of_key(key):
+    """The score of a key."""
+    return in_order(key.to(tl.float32, bitcast=True)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def weight_of_key(key, law):
+    """Of one token on it, in units of the peak's."""
+    return exp_of(divided(score_of_key(key) - law[0], law[1]))
+
+
+@triton.jit
+def weigh(scores, inside, law):
+    """(keys, weights in units of the peak's) of tokens; nothing outside."""
+    peak, temperature = law
+    weights = tl.where(inside, exp_of(divided(scores - peak, temperature)), 0.0)
+    return tl.where(inside, key_of_score(scores), _NO_KEY), weights
+
+
+@triton.jit
+def row_tile_at(source, first, ADJUST: tl.constexpr):
+    """(scores, columns, which are any) of the ids `first ..` of the row."""
+    target, vocabulary, meta, fields, row, at = source
+    columns = first + tl.arange(0, _TILE)
+    inside = columns < vocabulary
+    scores = scores_at(target[0], row, target[1], target[2], columns, inside, meta, fields, at, ADJUST)
+    return scores, columns, inside
+
+
+@triton.jit
+def measure(key, tile, fits, source, law, ADJUST: tl.constexpr):
+    """(number, weight) of the tokens whose keys are at least `key`."""
+    if fits:
+        number = tl.sum((tile[0] >= key).to(tl.int32), 0)
+        mass = tl.sum(tl.where(tile[0] >= key, tile[1], 0.0), 0)
+    else:
+        number = 0
+        mass = tl.sum(tile[1] * 0.0, 0)
+        for first in range(0, source[1], _TILE):
+            scores, _, inside = row_tile_at(source, first, ADJUST)
+            keys, weights = weigh(scores, inside, law)
+            number += tl.sum((inside & (keys >= key)).to(tl.int32), 0)
+            mass += tl.sum(tl.where(keys >= key, weights, 0.0), 0)
+    return number, mass
+
+
+@triton.jit
+def last_key(low, high, needed, by_number, tile, fits, source, law, ADJUST: tl.constexpr):
+    """The largest key from `low` on (below `high`) from which tokens number, or weigh, at least `needed`."""
+    low = low.to(tl.int64)
+    high = high.to(tl.int64)
+    while high - low > 1:
+        middle = (low + high) >> 1
+        number, mass = measure(middle.to(tl.int32), tile, fits, source, law, ADJUST)
+        enough = tl.where(by_number, number.to(tl.float32), mass) >= needed
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+    return low.to(tl.int32)
+
+
+@triton.jit
+def last_tie(edge, room, tile, fits, source, law, ADJUST: tl.constexpr):
+    """The column of the `room`-th token on the edge, ids ascending."""
+    if fits:
+        ties = (tile[0] == edge).to(tl.int32)
+        tie = tl.max(tl.where((ties != 0) & (tl.cumsum(ties, 0) <= room), tile[2], -1), 0)
+    else:
+        tie = tl.max(tile[2] * 0 - 1, 0)
+        number = 0
+        for first in range(0, source[1], _TILE):
+            scores, columns, inside = row_tile_at(source, first, ADJUST)
+            ties = (inside & (key_of_score(scores) == edge)).to(tl.int32)
+            kept = (ties != 0) & (number + tl.cumsum(ties, 0) <= room)
+            tie = tl.maximum(tie, tl.max(tl.where(kept, columns, -1), 0))
+            number += tl.sum(ties, 0)
+    return tie
+
+
+@triton.jit
+def kept_mass(edge, tie, floor, tile, fits, source, law, ADJUST: tl.constexpr):
+    """Weight of what is kept."""
+    if fits:
+        kept = (tile[0] > edge) | ((tile[0] == edge) & (tile[2] <= tie))
+        mass = tl.sum(tl.where(kept & (tile[3] >= floor), tile[1], 0.0), 0)
+    else:
+        mass = tl.sum(tile[1] * 0.0, 0)
+        for first in range(0, source[1], _TILE):
+            scores, columns, inside = row_tile_at(source, first, ADJUST)
+            keys, weights = weigh(scores, inside, law)
+            kept = (keys > edge) | ((keys == edge) & (columns <= tie))
+            mass += tl.sum(tl.where(kept & (divided(scores - law[0], law[1]) >= floor), weights, 0.0), 0)
+    return mass
+
+
+@triton.jit
+def edge_of(pivot, whole, limit, top_p, tile, fits, source, law, ADJUST: tl.constexpr):
+    """(key of the edge, last column kept on it): of the `limit` largest the fewest that weigh `top_p` of them.
+
+    `whole`: the row's weight, for when nothing is limited.
+    """
+    vocabulary = source[1]
+    edge = key_of_score(pivot)
+    high = key_of_score(law[0]).to(tl.int64) + 1
+    room = vocabulary
+    if limit < vocabulary:
+        edge = last_key(edge, high, limit.to(tl.float32), True, tile, fits, source, law, ADJUST)
+        above, mass = measure(edge + 1, tile, fits, source, law, ADJUST)
+        room = limit - above
+        whole = mass + room.to(tl.float32) * weight_of_key(edge, law)
+    if top_p < 1.0:
+        limited_edge = edge
+        edge = last_key(edge, high, top_p * whole, False, tile, fits, source, law, ADJUST)
+        above, mass = measure(edge + 1, tile, fits, source, law, ADJUST)
+        weight = weight_of_key(edge, law)
+        needed = tl.where(weight > 0.0, tl.ceil((top_p * whole - mass) / tl.where(weight > 0.0, weight, 1.0)), 1.0)
+        needed = tl.minimum(tl.maximum(needed, 1.0), vocabulary.to(tl.float32)).to(tl.int32)
+        room = tl.where(edge == limited_edge, tl.minimum(room, needed), needed)
+    tie = vocabulary
+    if (limit < vocabulary) | (top_p < 1.0):
+        tie = last_tie(edge, room, tile, fits, source, law, ADJUST)
+    return edge, tie

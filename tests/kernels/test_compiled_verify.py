@@ -1,0 +1,99 @@
+"""`verify` in its compiled form: what a faulty kernel would get wrong, on few rows. Gate 4 has the rest."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from compiled_verify import SMALL, compiled_verify
+
+from specmesh.kernels.compiled.plan import Tuning
+from specmesh.kernels.inputs import VerifyInput
+from specmesh.kernels.ops import verify
+from specmesh.runtime.contract import ROW_TOTAL
+from specmesh.runtime.rows import RowArrays
+from specmesh.runtime.types import Rule, Sampling
+
+SLOW_WAY = Tuning(chunk=32, draw_tile=32, max_row_tile=16, group=8, few_candidates=2, most_candidates=2)
+"""Hardly any candidate fits, so the edge is searched over whole rows."""
+
+
+def logits_of(rows: int, size: int) -> torch.Tensor:
+    return torch.randn((rows, size), generator=torch.Generator().manual_seed(5)) * 2
+
+
+def row(*entries: tuple[int, float]) -> RowArrays:
+    weights = [round(share * ROW_TOTAL) for _, share in entries]
+    weights[0] += ROW_TOTAL - sum(weights)
+    return np.array([i for i, _ in entries], dtype=np.uint32), np.array(weights, dtype=np.uint32)
+
+
+@pytest.mark.parametrize("tuning", [SMALL, SLOW_WAY], ids=["few", "whole-rows"])
+def test_truncation_is_the_references_whichever_way_the_edge_is_found(tuning: Tuning) -> None:
+    logits = logits_of(8, 70).round(decimals=0)  # many ties
+    samplings = [Sampling(top_k=5), Sampling(top_p=0.6, top_k=9), Sampling(min_p=0.2, temperature=0.7), Sampling()]
+    items = [
+        VerifyInput(9, [3], [], sampling, rule, 11 + b, None)
+        for b, (sampling, rule) in enumerate(zip(samplings, [Rule.COUPLED, Rule.BLOCK] * 2, strict=True))
+    ]
+    got = compiled_verify(logits, items, vocabulary_size=70, num_top=[0] * 4, tuning=tuning)
+    wanted = verify(logits, items, vocabulary_size=70, num_top=[0] * 4)
+    assert [(o.num_accepted, o.next_token) for o in got] == [(o.num_accepted, o.next_token) for o in wanted]
+    assert [t.logprob for o in got for t in o.logprobs] == pytest.approx(
+        [t.logprob for o in wanted for t in o.logprobs], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("rule", [Rule.TOKEN, Rule.BLOCK])
+def test_an_empty_residual_gives_a_token_of_the_law(rule: Rule) -> None:
+    """T and D are the same two tokens, so what is left after a rejection is empty by rounding."""
+    logits = torch.full((2, 40), -torch.inf)
+    logits[:, 4], logits[:, 33] = 0.0, 1.0
+    shares = torch.softmax(logits[0, [4, 33]], 0).tolist()
+    items = [
+        VerifyInput(3, [4], [row((4, shares[0] + 1e-6), (33, shares[1] - 1e-6))], Sampling(), rule, key, None)
+        for key in range(6)
+    ]
+    got = compiled_verify(logits.repeat(6, 1), items, vocabulary_size=40)
+    assert all(outcome.finite and outcome.next_token in (4, 33) for outcome in got)
+    assert got == verify(logits.repeat(6, 1), items, vocabulary_size=40)
+
+
+def test_the_likeliest_tokens_beside_come_along() -> None:
+    logits = logits_of(2, 40)
+    items = [VerifyInput(3, [1], [], Sampling(temperature=0.8), Rule.COUPLED, 5, None)]
+    got = compiled_verify(logits, items, vocabulary_size=40, num_top=[3])[0]
+    assert got == verify(logits, items, vocabulary_size=40, num_top=[3])[0]
+    assert len(got.logprobs[0].top) == 3
+
+
+def test_wrong_shapes_and_missing_counts_are_errors() -> None:
+    assert compiled_verify(torch.zeros(0, 3), [], vocabulary_size=3) == []
+    with pytest.raises(ValueError, match="2 rows of logits for 0 drafts of 1 sessions"):
+        compiled_verify(torch.zeros(2, 3), [VerifyInput(0, [], [], Sampling(), Rule.BLOCK, 1)], vocabulary_size=3)
+    item = VerifyInput(0, [], [], Sampling(presence_penalty=1.0), Rule.BLOCK, 1)
+    with pytest.raises(ValueError, match="token_counts"):
+        compiled_verify(torch.zeros(1, 3), [item], vocabulary_size=3)
+
+
+def test_the_ops_need_no_triton() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch; from specmesh.kernels import ops; from specmesh.runtime.types import Rule, Sampling\n"
+        "item = ops.VerifyInput(0, [], [], Sampling(temperature=0), Rule.BLOCK, 1)\n"
+        "print(ops.verify(torch.tensor([[0., 2., 1.]]), [item], vocabulary_size=3)[0].next_token)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "1"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_compiled_on_a_gpu_it_decides_as_the_reference() -> None:
+    logits = logits_of(5 * 200, 5000).to(torch.bfloat16)
+    samplings = [Sampling(temperature=0.7), Sampling(top_p=0.9), Sampling(top_k=20), Sampling(temperature=0)]
+    rules = list(Rule)
+    items = [VerifyInput(7, [1, 2, 3, 4], [], samplings[b % 4], rules[b % 3], b, None) for b in range(200)]
+    got = verify(logits.cuda(), items, vocabulary_size=5000)
+    assert got == verify(logits, items, vocabulary_size=5000)
