@@ -21,6 +21,8 @@ LONG_FUNCTIONS: dict[str, str] = {}
 VAGUE_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "tools"})
 MARKERS = ("TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK")
 FOREIGN_PATHS = re.compile(r"(?<![\w./])/(?:home|root|work|Users|opt|tmp)/[\w.-]+")
+IMAGE_FOLDER = "/opt/" + "specmesh"
+"""Where the images hold what is installed: a path of ours."""
 
 
 def tracked(*suffixes: str) -> Iterator[Path]:
@@ -102,5 +104,5 @@ def test_files_are_finished_and_know_no_machine() -> None:
     for path in tracked(".py", ".proto", ".toml"):
         text = path.read_text(encoding="utf-8")
         words = [] if path == Path(__file__) else [word for word in MARKERS if re.search(rf"\b{word}\b", text)]
-        found += [(name_of(path), word) for word in [*words, *FOREIGN_PATHS.findall(text)]]
+        found += [(name_of(path), word) for word in [*words, *(set(FOREIGN_PATHS.findall(text)) - {IMAGE_FOLDER})]]
     assert found == []
