@@ -60,6 +60,19 @@ def test_an_empty_residual_gives_a_token_of_the_law(rule: Rule) -> None:
     assert got == verify(logits.repeat(6, 1), items, vocabulary_size=40)
 
 
+@pytest.mark.parametrize("rule", [Rule.TOKEN, Rule.BLOCK])
+def test_a_recovered_token_of_the_drafts_row_carries_its_probability_under_the_target(rule: Rule) -> None:
+    """C3, C13: T = [.5, .3, .2], D = [.2, .5, .3]: every rejection emits 0, and ln .5 with it."""
+    logits = torch.tensor([0.5, 0.3, 0.2]).log().repeat(16, 1)
+    draft = row((0, 0.2), (1, 0.5), (2, 0.3))
+    items = [VerifyInput(3, [1], [draft], Sampling(), rule, key, None) for key in range(8, 16)]
+    outcomes = compiled_verify(logits, items, vocabulary_size=3, num_top=[0] * 8)
+    recovered = [outcome for outcome in outcomes if outcome.num_accepted == 0]
+    assert recovered
+    assert all(outcome.next_token == 0 for outcome in recovered)
+    assert [outcome.logprobs[0].logprob for outcome in recovered] == pytest.approx([np.log(0.5)] * len(recovered))
+
+
 def test_the_likeliest_tokens_beside_come_along() -> None:
     logits = logits_of(2, 40)
     items = [VerifyInput(3, [1], [], Sampling(temperature=0.8), Rule.COUPLED, 5, None)]

@@ -88,7 +88,7 @@ def _logprobs(
         start, accepted = int(packed.row_starts[b]), int(outcomes.num_accepted[b])
         if top is None or not outcomes.finite[b]:
             answers.append(())
-        elif top > 0 or not np.isfinite(drawn[b]):
+        elif top > 0 or not np.isfinite(drawn[b]) or _is_of_draft_row(item, accepted, int(outcomes.next_token[b])):
             rows = logits[start : start + len(item.draft_token_ids) + 1].cpu()
             answers.append(_from_reference(rows, item, vocabulary_size, outcomes, b, top))
         else:
@@ -97,6 +97,11 @@ def _logprobs(
                 values[accepted] = drawn[b]
             answers.append(tuple(TokenLogprob(value) for value in values.tolist()))
     return answers
+
+
+def _is_of_draft_row(item: VerifyInput, accepted: int, token: int) -> bool:
+    """Whether a recovered token is one of the rejected row's ids: its score is that of the residual, not of the law."""
+    return bool(item.rows) and accepted < len(item.draft_token_ids) and token in item.rows[accepted][0]
 
 
 def _drawn_logprobs(inputs: Sequence[VerifyInput], outcomes: Outcomes) -> NDArray[np.float32]:
