@@ -48,7 +48,11 @@ VALUES = {
         "replicas": 2,
         "preStopSeconds": 1,
         "drainSeconds": 20,
-        "config": {"discovery_seconds": 0.5, "drafts": {"block_deadline_ms": 2000}},
+        "config": {
+            "discovery_seconds": 0.5,
+            "drafts": {"block_deadline_ms": 2000},
+            "sessions": {"hold_out": 0},
+        },
     },
     "tls": TLS,
     "auth": {"existingSecret": "tokens", "callers": [{"name": "team", "roles": ["client", "operator", "debug"]}]},
