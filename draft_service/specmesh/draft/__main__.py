@@ -16,7 +16,7 @@ from specmesh.draft.runner import InlineRunner, Runner, ThreadRunner
 from specmesh.draft.service import SERVICE_NAME, DraftServicer
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.errors import MeshError
-from specmesh.runtime.launch import run_service
+from specmesh.runtime.launch import in_own_thread, run_service
 from specmesh.runtime.pinning import check_pinned
 from specmesh.runtime.serving import MeshServer, announce_ready
 from specmesh.runtime.telemetry.setup import Telemetry, open_telemetry
@@ -37,7 +37,7 @@ async def _serve_with(config: DraftConfig, telemetry: Telemetry) -> None:
     pb_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     try:
-        drafter = await asyncio.to_thread(_load, config)
+        drafter = await in_own_thread(partial(_load, config))
         engine = DraftEngine(drafter, config.limits, config.stopping, time.monotonic)
         if registry is not None:
             observe_draft(registry, engine, drafter.info)

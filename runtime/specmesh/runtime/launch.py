@@ -7,10 +7,14 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from specmesh.runtime.config import ConfigError, LogConfig, M, load_config
 from specmesh.runtime.logs import configure_logging
+
+T = TypeVar("T")
 
 
 def run_service(
@@ -41,6 +45,19 @@ def run_service(
     except KeyboardInterrupt:  # while a model loads; later it means to drain
         return 130
     return 0
+
+
+async def in_own_thread(work: Callable[[], T]) -> T:
+    """Run `work` in a thread that ends with it.
+
+    A thread that has run OpenMP keeps its helpers, and with more of them than cores GNU's OpenMP lets all fall asleep
+    early, the engine's too: plain decoding of the demo's target is a third slower.
+    """
+    pool = ThreadPoolExecutor(1, thread_name_prefix="load")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+    finally:
+        pool.shutdown(wait=False)
 
 
 async def _run(serve: Callable[[M], Awaitable[None]], config: M) -> None:

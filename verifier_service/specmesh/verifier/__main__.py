@@ -7,10 +7,11 @@ import asyncio
 import gc
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from specmesh.runtime.errors import MeshError
-from specmesh.runtime.launch import run_service
+from specmesh.runtime.launch import in_own_thread, run_service
 from specmesh.runtime.serving import CLOSING_SECONDS, MeshServer, announce_ready
 from specmesh.runtime.telemetry.setup import Telemetry, open_telemetry
 from specmesh.v1.verifier_service_pb2_grpc import add_VerifierServiceServicer_to_server
@@ -42,7 +43,7 @@ async def _serve(config: VerifierConfig, telemetry: Telemetry) -> None:
     add_VerifierServiceServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     try:
-        loaded = await asyncio.to_thread(_load, config)
+        loaded = await in_own_thread(partial(_load, config))
         # What a load leaves behind stays: looking through it again and again would stop ticks for tens of milliseconds.
         gc.freeze()
         backend = loaded.backend if registry is None else MeasuredBackend(loaded.backend, registry)
