@@ -16,7 +16,7 @@ import numpy as np
 
 from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
 from specmesh.draft.kernel_input import draft_input
-from specmesh.draft.lookup import BYTES_PER_TOKEN, LookupSettings, MatchIndex
+from specmesh.draft.lookup import BYTES_PER_TOKEN, LookupSettings, MatchDrafter, MatchIndex
 from specmesh.draft.ngram_file import MAX_ORDER, NgramTable
 from specmesh.draft.sparse_law import SparseRow, coupled_guess, is_plain, likeliest
 from specmesh.kernels.ops import Distribution, sample_sparse, score_sparse
@@ -66,36 +66,18 @@ class ContextMixture:
         return shares, left
 
 
-class AdaptiveTableDrafter:
+class AdaptiveTableDrafter(MatchDrafter):
     """Kind `table`, with the session's own past."""
-
-    inline = True
 
     def __init__(self, table: NgramTable, weights: Sequence[float], info: DrafterInfo) -> None:
         """`info`: of the table alone; this one is another arm."""
         self._mixture = ContextMixture(table, weights)
-        self._indices: dict[int, MatchIndex] = {}
+        super().__init__(self._mixture.settings)
         told = f"{info.model_digest} context {tuple(weights)!r}"
         digest = hashlib.sha256(told.encode()).hexdigest()
         self.info = replace(info, model_digest=digest, bytes_per_token=BYTES_PER_TOKEN)
 
-    def advance(self, turns: Sequence[Turn]) -> list[Advance]:
-        """All tokens for each turn; CONFIDENCE where nothing is known at all."""
-        return [self._advance(turn) for turn in turns]
-
-    def truncate(self, session_id: int, length: int) -> None:
-        """The session's tokens beyond `length` are no more."""
-        if session_id in self._indices:
-            self._indices[session_id].resize(length)
-
-    def release(self, session_id: int) -> None:
-        """Forget a session."""
-        self._indices.pop(session_id, None)
-
-    def _advance(self, turn: Turn) -> Advance:
-        index = self._indices.get(turn.session_id)
-        if index is None:
-            index = self._indices[turn.session_id] = MatchIndex(self._mixture.settings)
+    def _advance(self, turn: Turn, index: MatchIndex) -> Advance:
         scores = self._feed(index, turn)
         proposals: list[Proposal] = []
         for offset in range(turn.offset, turn.offset + turn.num_wanted):

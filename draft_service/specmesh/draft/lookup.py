@@ -7,6 +7,7 @@ a token is pushed and popped in constant time.
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -111,26 +112,18 @@ class MatchIndex:
         return length
 
 
-class LookupDrafter:
-    """Kind `lookup`; ids have no meaning to it, so it serves any target."""
+class MatchDrafter(ABC):
+    """A drafter that keeps an index of each session's tokens."""
 
     inline = True
 
     def __init__(self, settings: LookupSettings) -> None:
         self._settings = settings
         self._indices: dict[int, MatchIndex] = {}
-        self.info = DrafterInfo(
-            kind="lookup",
-            name=f"prompt lookup, {settings.min_match} to {settings.max_match} tokens",
-            model_digest=hashlib.sha256(f"lookup 1 {settings.model_dump_json()}".encode()).hexdigest(),
-            max_context_tokens=settings.max_context_tokens,
-            bytes_per_token=BYTES_PER_TOKEN,
-            one_hot=True,
-        )
 
     def advance(self, turns: Sequence[Turn]) -> list[Advance]:
-        """All tokens for each turn; CONFIDENCE where nothing recurs."""
-        return [self._advance(turn) for turn in turns]
+        """All tokens for each turn; CONFIDENCE where there is nothing to say."""
+        return [self._advance(turn, self._index_of(turn.session_id)) for turn in turns]
 
     def truncate(self, session_id: int, length: int) -> None:
         """The session's tokens beyond `length` are no more."""
@@ -141,10 +134,32 @@ class LookupDrafter:
         """Forget a session."""
         self._indices.pop(session_id, None)
 
-    def _advance(self, turn: Turn) -> Advance:
-        index = self._indices.get(turn.session_id)
+    def _index_of(self, session_id: int) -> MatchIndex:
+        index = self._indices.get(session_id)
         if index is None:
-            index = self._indices[turn.session_id] = MatchIndex(self._settings)
+            index = self._indices[session_id] = MatchIndex(self._settings)
+        return index
+
+    @abstractmethod
+    def _advance(self, turn: Turn, index: MatchIndex) -> Advance:
+        """For one session, whose index may be behind its tokens."""
+
+
+class LookupDrafter(MatchDrafter):
+    """Kind `lookup`; ids have no meaning to it, so it serves any target."""
+
+    def __init__(self, settings: LookupSettings) -> None:
+        super().__init__(settings)
+        self.info = DrafterInfo(
+            kind="lookup",
+            name=f"prompt lookup, {settings.min_match} to {settings.max_match} tokens",
+            model_digest=hashlib.sha256(f"lookup 1 {settings.model_dump_json()}".encode()).hexdigest(),
+            max_context_tokens=settings.max_context_tokens,
+            bytes_per_token=BYTES_PER_TOKEN,
+            one_hot=True,
+        )
+
+    def _advance(self, turn: Turn, index: MatchIndex) -> Advance:
         scores = _feed(index, turn)
         proposals: list[Proposal] = []
         while len(proposals) < turn.num_wanted:
