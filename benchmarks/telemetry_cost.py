@@ -30,6 +30,7 @@ from step_overhead import Quiet, mesh_config, wait_for_draft, write_tables
 from specmesh.client import AsyncClient
 from specmesh.command.mesh import Mesh, running_mesh
 from specmesh.command.mesh_config import MeshConfig
+from specmesh.router.committed import CommittedStep
 from specmesh.router.policies.interface import PLAIN
 from specmesh.router.watching import NO_WATCH
 
@@ -144,7 +145,7 @@ def seams_seconds(steps: int = 200_000) -> float:
                 pass
             with watched.verify():
                 pass
-            watched.done(session, (), PLAIN, session, session, None, session)
+            watched.done(CommittedStep(session, session, PLAIN, session, session, None, session))
     return (time.process_time() - began) / steps
 
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from specmesh.router.committed import CommittedStep
 from specmesh.router.drafts import Drafted
 from specmesh.router.metrics import MAX_POSITIONS, RequestMetrics, StepMetrics
-from specmesh.router.policies.interface import Arm, ArmView
+from specmesh.router.policies.interface import PLAIN, Arm, ArmView, Choice, StepView
 from specmesh.router.session import Usage
 from specmesh.router.timing import PARTS, StepNanoseconds
 from specmesh.runtime.telemetry import names
@@ -37,8 +38,10 @@ class Steps:
         refusal: BlockRefusal | None = None,
     ) -> None:
         result = StepResult(1, 5, tuple(range(accepted + 1)), accepted, drafted, block_refusal=refusal)
-        arms = [ArmView(each, 8) for each in ready]
-        self.metrics.done(self.session, arms, Drafted(Block(5), arm=arm), result, fallback, SPENT, None)
+        view = StepView(1, 5, 8, tuple(ArmView(each, 8) for each in ready))
+        choice = Choice(arm, 4) if arm else PLAIN
+        step = CommittedStep(self.session, view, choice, Drafted(Block(5), arm=arm), result, fallback, SPENT)
+        self.metrics.done(step, None)
 
     def values(self, metric: names.Metric) -> dict[tuple[str, ...], float]:
         [family] = [family for family in self.registry.collect() if family.metric is metric]

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from specmesh.router.drafts import ArmRecord, Drafted
-from specmesh.router.policies.interface import Arm, ArmView
+from specmesh.router.committed import CommittedStep
+from specmesh.router.drafts import ArmRecord
+from specmesh.router.policies.interface import Arm
 from specmesh.router.session import Session
 from specmesh.router.timing import PARTS, StepNanoseconds
 from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.instruments import Count, Registry, Values
 from specmesh.runtime.telemetry.spans import Span
-from specmesh.runtime.types import BlockRefusal, FallbackReason, StepResult
+from specmesh.runtime.types import BlockRefusal, FallbackReason
 
 MAX_POSITIONS = 16
 """Places of a block with series of their own."""
@@ -47,17 +48,9 @@ class StepMetrics:
         time, tokens = registry.counter(names.GROUP_TIME), registry.counter(names.GROUP_TOKENS)
         self._groups = {held_out: (time.of(group), tokens.of(group)) for held_out, group in GROUPS.items()}
 
-    def done(
-        self,
-        session: Session,
-        arms: Sequence[ArmView],
-        drafted: Drafted,
-        result: StepResult,
-        fallback: FallbackReason | None,
-        spent: StepNanoseconds,
-        span: Span | None,
-    ) -> None:
+    def done(self, step: CommittedStep, span: Span | None) -> None:
         """A step is committed. `span` is its own, when it is traced."""
+        session, drafted, result, spent = step.session, step.drafted, step.result, step.spent
         self._record_times(spent, span)
         of_arm = self._arms.get(drafted.arm) or self._arms.setdefault(drafted.arm, _OfArm(self._registry, drafted.arm))
         of_arm.steps.add()
@@ -72,10 +65,10 @@ class StepMetrics:
             _count_places(of_arm.accepted, result.num_accepted)
             if result.block_refusal is not None:
                 of_arm.refusals[result.block_refusal].add()
-        if fallback is not None:
-            self._fallbacks[fallback].add()
+        if step.fallback is not None:
+            self._fallbacks[step.fallback].add()
         if not session.held_out:
-            for pool in session.plan.scope.pools.difference([view.arm.pool for view in arms]):
+            for pool in session.plan.scope.pools.difference([each.arm.pool for each in step.view.arms]):
                 self._demand.of(pool).add()
 
     def _record_times(self, spent: StepNanoseconds, span: Span | None) -> None:

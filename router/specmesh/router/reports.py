@@ -2,16 +2,13 @@
 
 from google.protobuf.duration_pb2 import Duration
 
-from specmesh.router.drafts import Drafted
-from specmesh.router.timing import StepNanoseconds
-from specmesh.runtime.types import FallbackReason, StepResult
+from specmesh.router.committed import CommittedStep
 from specmesh.v1 import router_service_pb2 as pb
 
 
-def report_step(
-    drafted: Drafted, result: StepResult, fallback: FallbackReason | None, spent: StepNanoseconds
-) -> pb.StepReport:
+def report_step(step: CommittedStep) -> pb.StepReport:
     """`arm` is the one that was asked, also when nothing of it could be used."""
+    drafted, result, fallback, spent = step.drafted, step.result, step.fallback, step.spent
     return pb.StepReport(
         arm=drafted.arm.name if drafted.arm else "",
         drafted_count=result.num_drafted,

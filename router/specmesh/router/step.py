@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from specmesh.router.committed import CommittedStep
 from specmesh.router.drafts import Drafts
 from specmesh.router.output import Output
-from specmesh.router.policies import Arm, ArmScores, ArmView, Choice, Policy, StepObservation, StepView
+from specmesh.router.policies import Arm, ArmScores, ArmView, Policy, StepObservation, StepView
 from specmesh.router.reports import report_step
 from specmesh.router.session import Session
-from specmesh.router.timing import StepNanoseconds, Stopwatch
+from specmesh.router.timing import Stopwatch
 from specmesh.router.verifiers import Verifiers
 from specmesh.router.watching import NO_WATCH, Watch, WatchedStep
-from specmesh.runtime.types import StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,10 @@ async def step(session: Session, mesh: Mesh, output: Output, watched: WatchedSte
     session.commit(result)
     fallback = mesh.drafts.learn(session, drafted, result)
     spent = watch.split(drafted.wait_ns, drafted.work, result.timing)
-    watched.done(session, arms, choice, drafted, result, fallback, spent)
-    output.add(result, report_step(drafted, result, fallback, spent) if session.plan.step_reports else None)
-    mesh.policy.observe(observe_step(session, choice, result, spent, mesh.drafts.take_scores(session)))
+    committed = CommittedStep(session, view, choice, drafted, result, fallback, spent)
+    watched.done(committed)
+    output.add(result, report_step(committed) if session.plan.step_reports else None)
+    mesh.policy.observe(observe_step(committed, mesh.drafts.take_scores(session)))
 
 
 def view_step(session: Session, arms: tuple[ArmView, ...], num_sessions: int) -> StepView:
@@ -60,17 +61,16 @@ def view_step(session: Session, arms: tuple[ArmView, ...], num_sessions: int) ->
     )
 
 
-def observe_step(
-    session: Session, choice: Choice, result: StepResult, spent: StepNanoseconds, scores: Mapping[Arm, ArmScores]
-) -> StepObservation:
+def observe_step(step: CommittedStep, scores: Mapping[Arm, ArmScores]) -> StepObservation:
     """What the policy learns from a committed step."""
+    session, result = step.session, step.result
     return StepObservation(
         session_id=session.session_id,
-        choice=choice,
+        choice=step.choice,
         num_drafted=result.num_drafted,
         num_accepted=result.num_accepted,
         num_emitted=len(result.token_ids),
-        seconds=spent.seconds(),
+        seconds=step.spent.seconds(),
         ended=session.finish_reason is not None,
         position=result.position,
         target_logprobs=tuple(logprob.logprob for logprob in result.logprobs),

@@ -3,24 +3,23 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Self
 
-from specmesh.router.drafts import Drafted, Drafts
+from specmesh.router.committed import CommittedStep
+from specmesh.router.drafts import Drafts
 from specmesh.router.limits import Gate
 from specmesh.router.metrics import RequestMetrics, StepMetrics, observe_router
-from specmesh.router.policies.interface import Arm, ArmView, Choice
+from specmesh.router.policies.interface import Arm, Choice
 from specmesh.router.session import Session
-from specmesh.router.timing import StepNanoseconds
 from specmesh.router.tracing import LaterSteps, SessionTrace, StepSpans
 from specmesh.router.verifiers import Verifiers
-from specmesh.router.watching import UNWATCHED, WatchedRequest, WatchedStep
+from specmesh.router.watching import UNWATCHED, Unwatched, WatchedRequest, WatchedStep
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.instruments import Registry, Values
 from specmesh.runtime.telemetry.spans import CANCELLED, current_span
-from specmesh.runtime.types import ArmState, FallbackReason, StepResult
+from specmesh.runtime.types import ArmState
 
 
 class Telemetry:
@@ -46,7 +45,7 @@ class Telemetry:
         return _TracedStep(self._steps, spans) if isinstance(spans, StepSpans) else _LaterStep(self._steps, spans)
 
 
-class _MeasuredStep:
+class _MeasuredStep(Unwatched):
     """Any step that is not traced; it holds nothing of one."""
 
     __slots__ = ("_metrics",)
@@ -54,32 +53,9 @@ class _MeasuredStep:
     def __init__(self, metrics: StepMetrics) -> None:
         self._metrics = metrics
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        return
-
-    def draft(self, choice: Choice) -> AbstractContextManager[object]:
-        """Nothing around it."""
-        return self
-
-    def verify(self) -> AbstractContextManager[object]:
-        """Nothing around it."""
-        return self
-
-    def done(
-        self,
-        session: Session,
-        arms: Sequence[ArmView],
-        choice: Choice,
-        drafted: Drafted,
-        result: StepResult,
-        fallback: FallbackReason | None,
-        spent: StepNanoseconds,
-    ) -> None:
+    def done(self, step: CommittedStep) -> None:
         """Count it."""
-        self._metrics.done(session, arms, drafted, result, fallback, spent, None)
+        self._metrics.done(step, None)
 
 
 class _LaterStep(_MeasuredStep):
@@ -91,19 +67,10 @@ class _LaterStep(_MeasuredStep):
         super().__init__(metrics)
         self._spans = spans
 
-    def done(
-        self,
-        session: Session,
-        arms: Sequence[ArmView],
-        choice: Choice,
-        drafted: Drafted,
-        result: StepResult,
-        fallback: FallbackReason | None,
-        spent: StepNanoseconds,
-    ) -> None:
+    def done(self, step: CommittedStep) -> None:
         """Count it, and add it up."""
-        self._spans.done(result, spent)
-        self._metrics.done(session, arms, drafted, result, fallback, spent, self._spans.span)
+        self._spans.done(step)
+        self._metrics.done(step, self._spans.span)
 
 
 class _TracedStep:
@@ -130,19 +97,10 @@ class _TracedStep:
         """A client span."""
         return self._spans.message(names.VERIFY_SPAN)
 
-    def done(
-        self,
-        session: Session,
-        arms: Sequence[ArmView],
-        choice: Choice,
-        drafted: Drafted,
-        result: StepResult,
-        fallback: FallbackReason | None,
-        spent: StepNanoseconds,
-    ) -> None:
+    def done(self, step: CommittedStep) -> None:
         """Count it, and say in its spans what came of it."""
-        self._spans.done(choice, drafted, result, fallback, spent)
-        self._metrics.done(session, arms, drafted, result, fallback, spent, self._spans.span)
+        self._spans.done(step)
+        self._metrics.done(step, self._spans.span)
 
 
 class _Request:

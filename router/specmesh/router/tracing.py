@@ -1,11 +1,10 @@
 """Spans of a request's steps: the first ones each, the rest as one. A request that is not traced has none of this."""
 
 import time
-from collections.abc import Mapping
 from typing import Self
 
+from specmesh.router.committed import CommittedStep
 from specmesh.router.drafts import Drafted
-from specmesh.router.policies.interface import Choice
 from specmesh.router.session import Session
 from specmesh.router.timing import StepNanoseconds
 from specmesh.runtime.telemetry import names
@@ -60,26 +59,19 @@ class StepSpans:
         self._messages[name] = message = MessageSpan(span)
         return message
 
-    def done(
-        self,
-        choice: Choice,
-        drafted: Drafted,
-        result: StepResult,
-        fallback: FallbackReason | None,
-        spent: StepNanoseconds,
-    ) -> None:
+    def done(self, step: CommittedStep) -> None:
         """The step took exactly as long as its parts together."""
         attributes = self.span.attributes
-        attributes |= {names.BLOCK_LENGTH: choice.block_length, names.PREDICTED: drafted.work.predicted}
-        attributes |= _outcome(result.num_drafted, result.num_accepted, len(result.token_ids))
-        attributes |= {names.PART_SECONDS + part: seconds for part, seconds in spent.parts().items()}
+        drafted = step.drafted
+        attributes |= {names.BLOCK_LENGTH: step.choice.block_length, names.PREDICTED: drafted.work.predicted}
+        attributes |= _outcome(step.result) | _seconds(step.spent)
         if drafted.arm is not None:
             attributes[names.ARM] = drafted.arm.name
-        if fallback is not None:
-            attributes[names.FALLBACK] = fallback.value
-        self._describe_draft(drafted, fallback)
-        self._describe_verify(result)
-        self.span.end(self.span.start_ns + spent.total)
+        if step.fallback is not None:
+            attributes[names.FALLBACK] = step.fallback.value
+        self._describe_draft(drafted, step.fallback)
+        self._describe_verify(step.result)
+        self.span.end(self.span.start_ns + step.spent.total)
 
     def _describe_draft(self, drafted: Drafted, fallback: FallbackReason | None) -> None:
         message = self._messages.get(names.DRAFT_SPAN)
@@ -109,13 +101,9 @@ class LaterSteps:
         self.span = root.child(names.STEPS_SPAN)
         self._sums: dict[str, float] = {}
 
-    def done(self, result: StepResult, spent: StepNanoseconds) -> None:
+    def done(self, step: CommittedStep) -> None:
         """Add a step."""
-        self._add({names.STEP_COUNT: 1})
-        self._add(_outcome(result.num_drafted, result.num_accepted, len(result.token_ids)))
-        self._add({names.PART_SECONDS + part: seconds for part, seconds in spent.parts().items()})
-
-    def _add(self, amounts: Mapping[str, float]) -> None:
+        amounts: dict[str, float] = {names.STEP_COUNT: 1} | _outcome(step.result) | _seconds(step.spent)
         for key, amount in amounts.items():
             self._sums[key] = self._sums.get(key, 0) + amount
 
@@ -160,5 +148,13 @@ class SessionTrace:
             self.root.attributes[names.FINISH_REASONS] = (session.finish_reason.value,)
 
 
-def _outcome(num_drafted: int, num_accepted: int, num_emitted: int) -> dict[str, int]:
-    return {names.NUM_DRAFTED: num_drafted, names.NUM_ACCEPTED: num_accepted, names.NUM_EMITTED: num_emitted}
+def _outcome(result: StepResult) -> dict[str, float]:
+    return {
+        names.NUM_DRAFTED: result.num_drafted,
+        names.NUM_ACCEPTED: result.num_accepted,
+        names.NUM_EMITTED: len(result.token_ids),
+    }
+
+
+def _seconds(spent: StepNanoseconds) -> dict[str, float]:
+    return {names.PART_SECONDS + part: seconds for part, seconds in spent.parts().items()}

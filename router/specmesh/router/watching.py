@@ -1,14 +1,11 @@
 """What steps and requests tell whoever watches them; by default nobody does, and it costs nothing."""
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, Self
 
-from specmesh.router.drafts import Drafted
-from specmesh.router.policies.interface import ArmView, Choice
+from specmesh.router.committed import CommittedStep
+from specmesh.router.policies.interface import Choice
 from specmesh.router.session import Session
-from specmesh.router.timing import StepNanoseconds
-from specmesh.runtime.types import FallbackReason, StepResult
 
 
 class WatchedStep(Protocol):
@@ -26,17 +23,8 @@ class WatchedStep(Protocol):
     def verify(self) -> AbstractContextManager[object]:
         """Around the wait for the verifier."""
 
-    def done(
-        self,
-        session: Session,
-        arms: Sequence[ArmView],
-        choice: Choice,
-        drafted: Drafted,
-        result: StepResult,
-        fallback: FallbackReason | None,
-        spent: StepNanoseconds,
-    ) -> None:
-        """It is committed. `arms` are those that might have been chosen."""
+    def done(self, step: CommittedStep) -> None:
+        """It is committed."""
 
 
 class WatchedRequest(Protocol):
@@ -65,8 +53,10 @@ class Watch(Protocol):
         """A session takes a step."""
 
 
-class _Unwatched:
-    """A request or a step that nobody watches."""
+class Unwatched:
+    """A request or a step that nobody watches; one object serves all of them."""
+
+    __slots__ = ()
 
     def __enter__(self) -> Self:
         return self
@@ -88,20 +78,11 @@ class _Unwatched:
         """Nothing around it."""
         return self
 
-    def done(
-        self,
-        session: Session,
-        arms: Sequence[ArmView],
-        choice: Choice,
-        drafted: Drafted,
-        result: StepResult,
-        fallback: FallbackReason | None,
-        spent: StepNanoseconds,
-    ) -> None:
+    def done(self, step: CommittedStep) -> None:
         """Nothing."""
 
 
-UNWATCHED = _Unwatched()
+UNWATCHED = Unwatched()
 
 
 class NoWatch:
