@@ -14,6 +14,7 @@ from specmesh.runtime.config import ServerConfig
 from specmesh.runtime.contract import PEER_METADATA_KEY
 from specmesh.runtime.serving import MeshServer
 from specmesh.runtime.streams import channel
+from specmesh.runtime.telemetry.spans import Tracer
 from specmesh.runtime.types import Block, EntryFailure, FinishReason, ServiceInfo, SessionSpec, StepResult
 from specmesh.v1 import verifier_service_pb2 as pb
 from specmesh.v1.verifier_service_pb2_grpc import VerifierServiceStub, add_VerifierServiceServicer_to_server
@@ -59,10 +60,11 @@ async def serving(
     info: ServiceInfo | None = None,
     tokenizer: Tokenizer | None = None,
     backend: type[PagedBackend] = PagedBackend,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[Verifier]:
     """Start a verifier over `target`; it stops, engine last, when the block ends."""
     mesh = MeshServer(server or ServerConfig(), [SERVICE_NAME])
-    service = VerifierService(limits or LimitsConfig(), mesh.draining)
+    service = VerifierService(limits or LimitsConfig(), mesh.draining, tracer)
     add_VerifierServiceServicer_to_server(service, mesh.grpc)
     port = await mesh.start()
     held = backend(target, num_blocks=num_blocks, max_context_tokens=target.max_context_tokens)

@@ -8,7 +8,7 @@ from collections import Counter
 from google.protobuf.duration_pb2 import Duration
 from rich.console import Console
 
-from specmesh.command.waterfall import BAR_WIDTH, MAX_STEPS, PARTS, bar, new_traceparent, waterfall
+from specmesh.command.waterfall import BAR_WIDTH, MAX_STEPS, PARTS, PREDICTED, bar, new_traceparent, waterfall
 from specmesh.runtime.telemetry.spans import parse_traceparent
 from specmesh.v1 import router_service_pb2 as pb
 
@@ -51,3 +51,16 @@ def test_the_trace_that_is_begun_is_to_be_sampled() -> None:
     assert context is not None
     assert context.sampled
     assert new_traceparent() != new_traceparent()
+
+
+def test_a_block_that_was_there_before_it_was_asked_for_is_marked_and_takes_no_time() -> None:
+    times = timing(forward=2.0)
+    steps = [pb.StepReport(arm="near@12", predicted=True, timing=times), pb.StepReport(arm="far@34", timing=times)]
+    console = Console(file=io.StringIO(), width=140)
+    console.print(waterfall(steps, new_traceparent()))
+    assert isinstance(console.file, io.StringIO)
+    said = console.file.getvalue()
+    assert f"near@12 {PREDICTED} " in said
+    assert "far@34  " in said
+    assert "drafted before it was asked for" in said
+    assert "d" not in bar(times, 2.0).plain

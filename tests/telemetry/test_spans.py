@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from specmesh.runtime.telemetry.entries import EntrySpans, Phase
-from specmesh.runtime.telemetry.names import ERROR_TYPE
+from specmesh.runtime.telemetry.names import AHEAD_SPAN, ERROR_TYPE, TAKEN
 from specmesh.runtime.telemetry.spans import Kind, Span, TraceContext, Tracer, parse_traceparent
+from specmesh.runtime.types import Outcome
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -120,6 +121,63 @@ def test_an_entry_that_is_sent_again_cuts_off_the_first() -> None:
     entries.begin("draft", 1, 7, SAMPLED)
     entries.end(1, 7)
     assert [span.attributes.get(ERROR_TYPE) for span in spans] == ["cancelled", None]
+
+
+def ahead_of(spans: list[Span]) -> EntrySpans:
+    """A step at 7 in flight; three entries sent ahead for ends of it."""
+    entries = EntrySpans(Tracer(spans.append, 1.0))
+    entries.begin("verify", 1, 7, SAMPLED)
+    entries.begin("verify", 1, 9, SAMPLED, after=Outcome(7, 1, 50))
+    entries.begin("verify", 1, 9, SAMPLED, after=Outcome(7, 1, 51))
+    entries.begin("verify", 1, 8, SAMPLED, after=Outcome(7, 0, 50))
+    return entries
+
+
+def test_an_entry_sent_ahead_begins_its_phases_when_its_turn_comes() -> None:
+    spans: list[Span] = []
+    entries = ahead_of(spans)
+    entries.end(1, 7, outcome=Outcome(7, 1, 51))
+    assert [(span.name, span.attributes.get(TAKEN)) for span in spans] == [
+        ("verify", None),
+        (AHEAD_SPAN, None),
+        ("verify", False),
+        ("verify", False),
+    ]
+    assert not any(span.error for span in spans), "that another end came true is no fault"
+    entries.end(1, 9, phases=[Phase("queue", 10)])
+    ahead, queue, taken = spans[1], *spans[4:]
+    assert taken.attributes[TAKEN] is True
+    assert ahead.parent_id == queue.parent_id == taken.span_id
+    assert ahead.start_ns == taken.start_ns
+    assert queue.start_ns == ahead.end_ns, "what lay ready did not wait in the queue"
+    assert not entries.any_open
+
+
+def test_an_entry_for_an_end_that_is_known_already_is_decided_at_once() -> None:
+    spans: list[Span] = []
+    entries = EntrySpans(Tracer(spans.append, 1.0))
+    entries.begin("verify", 1, 7, SAMPLED)
+    entries.end(1, 7, outcome=Outcome(7, 1, 50))
+    entries.begin("verify", 1, 9, SAMPLED, after=Outcome(7, 1, 51))
+    entries.begin("verify", 1, 9, SAMPLED, after=Outcome(7, 1, 50))
+    assert [span.attributes.get(TAKEN) for span in spans] == [None, False, None]
+    entries.end(1, 9)
+    assert spans[-1].attributes[TAKEN] is True
+
+
+def test_entries_sent_ahead_end_with_their_session_their_stream_or_their_refusal() -> None:
+    for end in (lambda entries: entries.cancel(1), EntrySpans.close):
+        spans: list[Span] = []
+        entries = ahead_of(spans)
+        end(entries)
+        assert [span.attributes.get(TAKEN) for span in spans] == [None, False, False, False]
+        assert not entries.any_open
+    spans = []
+    entries = ahead_of(spans)
+    entries.end(1, 8, error="invalid_value")
+    assert [(span.attributes[ERROR_TYPE], span.error) for span in spans] == [("invalid_value", True)]
+    entries.end(1, 7, outcome=Outcome(7, 0, 50))
+    assert [span.attributes.get(TAKEN) for span in spans[1:]] == [None, False, False]
 
 
 def test_without_a_tracer_messages_leave_nothing() -> None:

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from telemetry_parts import Sink, SpanSeen, Watched, needs_rotel, wait_until
 
 from specmesh.client import AsyncClient
+from specmesh.router.draft_replica import INLINE_TOKENS
 from specmesh.router.timing import PARTS
 from specmesh.runtime.telemetry import names
 from specmesh.v1.router_service_pb2_grpc import RouterServiceStub
@@ -23,6 +24,7 @@ pytestmark = [needs_rotel, pytest.mark.slow]
 GENERATE = "specmesh.v1.RouterService/Generate"
 OPEN = "specmesh.v1.VerifierService/Open"
 SERVER, CLIENT = 2, 3
+CLIENT_SIDE = {names.RPC_SYSTEM, names.RPC_METHOD, names.RPC_STATUS}
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CALLER = "b7ad6b7169203331"
 SAMPLED = (("traceparent", f"00-{TRACE}-{CALLER}-01"),)
@@ -140,6 +142,22 @@ async def test_spans_nest_as_the_work_does(watched: Watched, stub: RouterService
         if above is not None:  # clocks of one machine: a millisecond covers what they are read apart
             assert span.start_ns >= above.start_ns - 1_000_000, chain(span)
             assert span.end_ns <= above.end_ns + 1_000_000, chain(span)
+
+
+async def test_a_long_context_is_brought_to_a_draft_in_a_span_of_its_own(
+    watched: Watched, stub: RouterServiceStub
+) -> None:
+    """Longer than what goes with an entry."""
+    prompt = [index % 8 for index in range(INLINE_TOKENS + 100)]
+    await generate(stub, request(prompt=prompt, max_output_tokens=12), metadata=SAMPLED)
+    spans = spans_of(watched.collector.sink, TRACE)
+    by_id = {span.span_id: span for span in spans}
+    [client], [server] = (named(spans, "specmesh.v1.DraftService/Open", kind) for kind in (CLIENT, SERVER))
+    assert (server.service, by_id[server.parent_id]) == ("specmesh-draft", client)
+    wait = by_id[client.parent_id]
+    assert (wait.name, wait.kind) == (names.DRAFT_SPAN, CLIENT)
+    assert wait.start_ns <= client.start_ns <= client.end_ns <= wait.end_ns
+    assert set(client.attributes) >= CLIENT_SIDE
 
 
 async def test_the_parts_of_every_step_add_up_to_it(watched: Watched, stub: RouterServiceStub) -> None:

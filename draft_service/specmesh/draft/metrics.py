@@ -8,6 +8,8 @@ from specmesh.draft.engine import DraftEngine
 from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.entries import EntrySpans, Phase
 from specmesh.runtime.telemetry.instruments import Registry
+from specmesh.runtime.telemetry.spans import Attribute
+from specmesh.runtime.types import ContextSource
 
 CONTEXT_NEEDED = "context_needed"
 
@@ -66,13 +68,17 @@ def end_span(spans: EntrySpans, event: Event) -> None:
     """An entry is answered, unless there is more to come."""
     session_id, position, what = event.ask.session_id, event.ask.position, event.what
     if isinstance(what, Ended):
-        attributes = {
+        attributes: dict[str, Attribute] = {
             names.NUM_DRAFTED: what.num_drafted,
             names.BATCH_SIZE: what.batch_size,
             names.SOURCE: what.source.value,
             names.REASON: what.reason.value,
         }
-        phases = [Phase(names.QUEUE_SPAN, what.queue_ns), Phase(names.COMPUTE_SPAN, what.compute_ns)]
+        phases = [Phase(names.QUEUE_SPAN, what.queue_ns)]
+        if what.source is ContextSource.PREDICTED:  # computed before this entry came
+            attributes[names.OVERLAP] = what.compute_ns / 1e9
+        else:
+            phases.append(Phase(names.COMPUTE_SPAN, what.compute_ns))
         spans.end(session_id, position, attributes, phases)
     elif isinstance(what, Needed):
         spans.end(session_id, position, {names.REASON: CONTEXT_NEEDED})

@@ -12,6 +12,8 @@ from specmesh.v1 import router_service_pb2 as pb
 
 BAR_WIDTH = 60
 MAX_STEPS = 64
+PREDICTED = "*"
+"""After the arm of a block that was there before it was asked for."""
 PARTS = {
     "draft": ("d", "green"),
     "network": ("n", "yellow"),
@@ -50,10 +52,13 @@ def waterfall(steps: Sequence[pb.StepReport], traceparent: str) -> Table:
     for step in shown:
         total = milliseconds(step.timing.total)
         kept = f"{step.accepted_count}/{step.drafted_count}"
-        table.add_row(f"{at:.1f}", f"{total:.1f}", step.arm or PLAIN, kept, bar(step.timing, longest))
+        arm = f"{step.arm} {PREDICTED}" if step.predicted else step.arm or PLAIN
+        table.add_row(f"{at:.1f}", f"{total:.1f}", arm, kept, bar(step.timing, longest))
         at += total
-    if len(steps) > len(shown):
-        table.caption = f"and {len(steps) - len(shown)} more steps"
+    notes = [f"and {len(steps) - len(shown)} more steps"] if len(steps) > len(shown) else []
+    if any(step.predicted for step in shown):
+        notes.append(f"{PREDICTED} drafted before it was asked for, during an earlier step")
+    table.caption = "\n".join(notes) or None
     return table
 
 

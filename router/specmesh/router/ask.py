@@ -3,7 +3,8 @@
 import asyncio
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
@@ -56,6 +57,8 @@ class Ask:
     deadline: float
     want_scores: bool = False
     opened: bool = False
+    context: Context = field(default_factory=copy_context)
+    """Of the task that asks: what is done for it elsewhere belongs to the same trace."""
 
     def finish(self, ending: Ending) -> None:
         """Wake the session, once."""

@@ -277,7 +277,7 @@ class DraftReplica:
             return
         ask.opened = True
         session_id = ask.source.session_id
-        task = asyncio.create_task(self._bring_context(ask, have_length))
+        task = asyncio.create_task(self._bring_context(ask, have_length), context=ask.context)
         self._opening[session_id] = task
         task.add_done_callback(lambda _: self._opening.pop(session_id, None))
 

@@ -38,10 +38,11 @@ def split_time(
 ) -> StepNanoseconds:
     """Split `total` nanoseconds, of which the router waited `draft_wait` for a block and `round_trip` for its outcome.
 
-    What a service did not spend itself was on the wire. `queue` is all of the verifier that is neither forward pass
-    nor kernel. A peer's figures never exceed the wait they explain.
+    What a service did not spend itself was on the wire. A block that was there before it was asked for took of this
+    step what it waited for an answer; its drafting overlaps with an earlier one. `queue` is all of the verifier that is
+    neither forward pass nor kernel. A peer's figures never exceed the wait they explain.
     """
-    at_draft = min(work.queue_ns + work.compute_ns, draft_wait) if work.compute_ns else draft_wait
+    at_draft = min(_seen_by_step(work, draft_wait), draft_wait)
     at_verifier = min(timing.total_ns, round_trip)
     forward = min(timing.forward_ns, at_verifier)
     verify = min(timing.verify_ns, at_verifier - forward)
@@ -54,6 +55,13 @@ def split_time(
         verify=verify,
         router=total - draft_wait - round_trip,
     )
+
+
+def _seen_by_step(work: DraftWork, draft_wait: int) -> int:
+    """Nanoseconds that the draft says it took of the wait; of a block that was cut nothing is known."""
+    if work.predicted:
+        return work.queue_ns
+    return work.queue_ns + work.compute_ns if work.compute_ns else draft_wait
 
 
 class Stopwatch:

@@ -8,27 +8,47 @@ from specmesh.router.drafts import Drafted
 from specmesh.router.session import Session
 from specmesh.router.timing import StepNanoseconds
 from specmesh.runtime.telemetry import names
-from specmesh.runtime.telemetry.spans import Kind, Span
+from specmesh.runtime.telemetry.spans import Kind, Span, enter_span, leave_span
 from specmesh.runtime.types import FallbackReason, StepResult
 
 DEADLINE = "DEADLINE_EXCEEDED"
 REFUSED = "block_refused"
 
 
+class _Cause:
+    """Whatever a session sends, or its task calls, within the `with` is caused by a span."""
+
+    __slots__ = ("_before", "_entered", "_session", "_span")
+
+    def __init__(self, span: Span, session: Session) -> None:
+        self._span = span
+        self._session = session
+
+    def __enter__(self) -> None:
+        self._before, self._session.traceparent = self._session.traceparent, self._span.traceparent
+        self._entered = enter_span(self._span)
+
+    def __exit__(self, *exc_info: object) -> None:
+        leave_span(self._entered)
+        self._session.traceparent = self._before
+
+
 class MessageSpan:
     """The wait for the answer to a message; sent on when its step is over, as what came of it is known only then."""
 
-    __slots__ = ("ended_ns", "span")
+    __slots__ = ("_cause", "ended_ns", "span")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, session: Session) -> None:
         self.span = span
         self.ended_ns = 0
+        self._cause = _Cause(span, session)
 
     def __enter__(self) -> None:
-        return
+        self._cause.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self.ended_ns = time.time_ns()
+        self._cause.__exit__()
         if kind is not None:
             self.span.blame(kind)
 
@@ -41,22 +61,21 @@ class StepSpans:
         self.span = root.child(names.STEP_SPAN)
         self.span.attributes[names.STEP_INDEX] = session.usage.num_steps
         self._messages: dict[str, MessageSpan] = {}
+        self._cause = _Cause(self.span, session)
 
     def __enter__(self) -> Self:
-        self._session.traceparent = self.span.traceparent
+        self._cause.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._session.traceparent = ""
+        self._cause.__exit__()
         for message in self._messages.values():
             message.span.end(message.ended_ns or None)
         self.span.__exit__(kind, error, trace)
 
     def message(self, name: str) -> MessageSpan:
-        """Whatever the session sends from now on is caused by this span."""
-        span = self.span.child(name, Kind.CLIENT)
-        self._session.traceparent = span.traceparent
-        self._messages[name] = message = MessageSpan(span)
+        """A client span around the wait for an answer."""
+        self._messages[name] = message = MessageSpan(self.span.child(name, Kind.CLIENT), self._session)
         return message
 
     def done(self, step: CommittedStep) -> None:
@@ -65,6 +84,8 @@ class StepSpans:
         drafted = step.drafted
         attributes |= {names.BLOCK_LENGTH: step.choice.block_length, names.PREDICTED: drafted.work.predicted}
         attributes |= _outcome(step.result) | _seconds(step.spent)
+        if drafted.work.predicted:
+            attributes[names.OVERLAP] = drafted.work.compute_ns / 1e9
         if drafted.arm is not None:
             attributes[names.ARM] = drafted.arm.name
         if step.fallback is not None:

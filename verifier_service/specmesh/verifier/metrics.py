@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.entries import EntrySpans, Phase
 from specmesh.runtime.telemetry.instruments import Registry, Values
-from specmesh.runtime.types import EntryFailure, ServiceInfo
+from specmesh.runtime.types import EntryFailure, Outcome, ServiceInfo
 from specmesh.verifier.session import Answer, SessionKey
 
 if TYPE_CHECKING:
@@ -104,4 +104,7 @@ def end_span(spans: EntrySpans, answer: Answer) -> None:
         Phase(names.FORWARD_SPAN, timing.forward_ns),
         Phase(names.KERNEL_SPAN, timing.verify_ns),
     ]
-    spans.end(answer.session_id, answer.position, attributes, phases)
+    outcome = None
+    if answer.finish_reason is None:
+        outcome = Outcome(answer.position, answer.num_accepted, answer.token_ids[-1])
+    spans.end(answer.session_id, answer.position, attributes, phases, outcome=outcome)

@@ -191,9 +191,10 @@ def _take(entry: pb.VerifyRequestEntry, stream: PeerStream, engine: Engine) -> N
         stream.spans.cancel(entry.session_id)
         engine.close(stream.peer, entry.session_id)
     else:
-        if entry.traceparent and not entry.HasField("after"):  # those may never be answered
-            stream.spans.begin(VERIFY_SPAN, entry.session_id, entry.position, entry.traceparent)
-        engine.submit(stream, entry.session_id, wire.block_from_entry(entry), remaining_ms=entry.remaining_ms)
+        block = wire.block_from_entry(entry)
+        if entry.traceparent:
+            stream.spans.begin(VERIFY_SPAN, entry.session_id, entry.position, entry.traceparent, after=block.after)
+        engine.submit(stream, entry.session_id, block, remaining_ms=entry.remaining_ms)
 
 
 def _peer_of(context: Context) -> str:

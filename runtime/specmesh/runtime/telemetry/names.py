@@ -229,8 +229,10 @@ QUEUE_SPAN = "specmesh.queue"
 COMPUTE_SPAN = "specmesh.compute"
 FORWARD_SPAN = "specmesh.forward"
 KERNEL_SPAN = "specmesh.kernel"
+AHEAD_SPAN = "specmesh.ahead"
+"""The time for which a conditional block lay ready before its turn came."""
 SPANS = (
-    STEP_SPAN, STEPS_SPAN, DRAFT_SPAN, VERIFY_SPAN, QUEUE_SPAN, COMPUTE_SPAN, FORWARD_SPAN, KERNEL_SPAN,
+    STEP_SPAN, STEPS_SPAN, DRAFT_SPAN, VERIFY_SPAN, QUEUE_SPAN, COMPUTE_SPAN, FORWARD_SPAN, KERNEL_SPAN, AHEAD_SPAN,
 )  # fmt: skip
 MAX_STEP_SPANS = 64
 
@@ -242,6 +244,10 @@ NUM_DRAFTED = "specmesh.drafted"
 NUM_ACCEPTED = "specmesh.accepted"
 NUM_EMITTED = "specmesh.emitted"
 PREDICTED = "specmesh.predicted"
+OVERLAP = "specmesh.seconds.overlap"
+"""Seconds for which a predicted block was drafted, during an earlier step: no part of this one's time."""
+TAKEN = "specmesh.taken"
+"""Whether the step before ended as a conditional block was sent ahead for."""
 FALLBACK = "specmesh.fallback"
 BATCH_SIZE = "specmesh.batch_size"
 RULE = "specmesh.rule"

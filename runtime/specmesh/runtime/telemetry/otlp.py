@@ -74,6 +74,11 @@ class OtlpExporter:
         else:
             self._drop(TRACES, 1)
 
+    @property
+    def num_waiting(self) -> int:
+        """Spans that have not left yet."""
+        return len(self._spans)
+
     def _drop(self, signal: str, number: int) -> None:
         with self._lock:  # the only series with two writers
             self._dropped[signal].add(number)

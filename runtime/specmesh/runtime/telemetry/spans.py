@@ -5,7 +5,7 @@ import random
 import re
 import time
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
@@ -156,9 +156,14 @@ def current_span() -> Span | None:
     return _current.get()
 
 
-def enter_span(span: Span) -> None:
-    """This task, and what it starts, serves a traced call. Each call has a task of its own, so it is never left."""
-    _current.set(span)
+def enter_span(span: Span) -> "Token[Span | None]":
+    """What this task does and starts from now on is caused by `span`."""
+    return _current.set(span)
+
+
+def leave_span(entered: "Token[Span | None]") -> None:
+    """As it was before; in the same task. A call's own span, whose task ends with it, need not be left."""
+    _current.reset(entered)
 
 
 def _random_id(bits: int) -> int:

@@ -1,0 +1,144 @@
+"""What a router tells of its steps, beside drafts and verifiers that do as a script says."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from mesh_calls import Generation, generate, request, router_at, wait_ready
+from router_fakes import FakeDraft, FakeVerifier, Send, drafted, ended, quick_config, scripted_info, serving, until
+
+from specmesh.router.__main__ import Router
+from specmesh.router.config import PoolConfig
+from specmesh.router.service import SERVICE_NAME
+from specmesh.router.timing import PARTS
+from specmesh.runtime.config import ServerConfig
+from specmesh.runtime.serving import MeshServer
+from specmesh.runtime.telemetry import names
+from specmesh.runtime.telemetry.instruments import HistogramPoint, Registry
+from specmesh.runtime.telemetry.setup import Telemetry
+from specmesh.runtime.telemetry.spans import Kind, Span, Tracer
+from specmesh.v1 import draft_service_pb2 as draft_pb
+from specmesh.v1.router_service_pb2_grpc import add_RouterServiceServicer_to_server
+
+SAMPLED = (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),)
+OPEN = "specmesh.v1.DraftService/Open"
+COMPUTE_NS = 50_000_000
+"""Longer than any step of these tests takes."""
+
+
+class Traced:
+    """A router in this process, its spans and its metrics."""
+
+    def __init__(self, address: str, spans: list[Span], registry: Registry) -> None:
+        self.address = address
+        self.spans = spans
+        self.registry = registry
+
+    async def generate(self, **fields: Any) -> Generation:
+        """One traced request, once all its spans have ended."""
+        async with router_at(self.address) as stub:
+            await wait_ready(stub, "good")
+            generation = await generate(stub, request(**fields), metadata=SAMPLED)
+        call = "specmesh.v1.RouterService/Generate"
+        await until(lambda: any(span.name == call for span in self.spans))
+        return generation
+
+    def named(self, name: str) -> list[Span]:
+        return sorted((span for span in self.spans if span.name == name), key=lambda span: span.start_ns)
+
+
+@asynccontextmanager
+async def traced_router(draft: FakeDraft, verifier: FakeVerifier) -> AsyncIterator[Traced]:
+    spans: list[Span] = []
+    telemetry = Telemetry(Registry(), Tracer(spans.append, 0.0))
+    assert telemetry.registry is not None
+    async with serving(draft, verifier) as (drafts, verifiers):
+        pools = [PoolConfig(name="good", addresses=(drafts.address,))]
+        policy = {"name": "fixed", "settings": {"fixed_length": 4}}
+        router = Router(quick_config([verifiers.address], pools, policy=policy), telemetry)
+        server = MeshServer(ServerConfig(), [SERVICE_NAME], telemetry)
+        add_RouterServiceServicer_to_server(router.servicer, server.grpc)
+        await server.start()
+        tasks = [asyncio.create_task(router.verifiers.run()), asyncio.create_task(router.drafts.run())]
+        try:
+            await asyncio.wait_for(router.verifiers.ready.wait(), 20)
+            yield Traced(server.address, spans, telemetry.registry)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await server.stop(0)
+
+
+INFO = scripted_info(4096)
+DRAFT_INFO = replace(INFO, model_digest="d" * 64)
+
+
+async def there_already(entry: draft_pb.DraftRequestEntry, send: Send) -> None:
+    """A block that was drafted for 50 ms before anybody asked for it."""
+    if entry.block_length:
+        await send(drafted(entry, 0, *range(10, 10 + entry.block_length)))
+    source = draft_pb.CONTEXT_SOURCE_PREDICTED
+    await send(ended(entry, queue_ns=0, compute_ns=COMPUTE_NS, batch_size=1, context_source=source))
+
+
+async def test_predicted_drafting_is_overlap_and_not_time() -> None:
+    """The parts of each step add up to it, and what was drafted before the step is none of them."""
+    draft, verifier = FakeDraft(DRAFT_INFO, there_already), FakeVerifier(INFO)
+    async with traced_router(draft, verifier) as traced:
+        generation = await traced.generate(max_output_tokens=40, output={"step_reports": True})
+        steps = traced.named(names.STEP_SPAN)
+        assert len(steps) == len(generation.steps) == 8
+        for step, report in zip(steps, generation.steps, strict=True):
+            seconds = (step.end_ns - step.start_ns) / 1e9
+            parts = {part: float(step.attributes[names.PART_SECONDS + part]) for part in PARTS}  # type: ignore[arg-type]
+            assert abs(sum(parts.values()) - seconds) <= 0.02 * seconds
+            assert all(value >= 0 for value in parts.values())
+            assert parts["draft"] == 0.0
+            assert step.attributes[names.PREDICTED] is True
+            assert step.attributes[names.OVERLAP] == pytest.approx(COMPUTE_NS / 1e9)
+            assert report.predicted
+            assert report.timing.draft.ToNanoseconds() == 0
+        [family] = [each for each in traced.registry.collect() if each.metric is names.STEP_DURATION]
+        sums = {point.values[0]: point.sum for point in family.points if isinstance(point, HistogramPoint)}
+        assert sums["draft"] == 0.0
+        assert sum(sums[part] for part in PARTS) == pytest.approx(sums["total"])
+
+
+async def test_a_context_that_a_draft_asks_for_is_brought_within_the_wait_for_its_block() -> None:
+    asked: set[int] = set()
+
+    async def forgetful(entry: draft_pb.DraftRequestEntry, send: Send) -> None:
+        if entry.session_id not in asked:
+            asked.add(entry.session_id)
+            needed = draft_pb.ContextNeeded(have_length=0)
+            await send(
+                draft_pb.DraftResponseEntry(session_id=entry.session_id, position=entry.position, context_needed=needed)
+            )
+        else:
+            await there_already(entry, send)
+
+    draft, verifier = FakeDraft(DRAFT_INFO, forgetful), FakeVerifier(INFO)
+    async with traced_router(draft, verifier) as traced:
+        await traced.generate(max_output_tokens=20)
+        [opened] = traced.named(OPEN)
+        first = traced.named(names.DRAFT_SPAN)[0]
+        assert opened.kind is Kind.CLIENT
+        assert opened.parent_id == first.span_id
+        assert not opened.error
+        assert first.start_ns <= opened.start_ns <= opened.end_ns <= first.end_ns
+        assert len(draft.opened) == 1
+
+
+async def test_what_a_step_sends_beside_its_messages_hangs_under_the_step() -> None:
+    """Once the wait for a block is over its span causes nothing more."""
+    draft, verifier = FakeDraft(DRAFT_INFO, there_already), FakeVerifier(INFO)
+    async with traced_router(draft, verifier) as traced:
+        await traced.generate(max_output_tokens=12)
+        drafts = {span.traceparent for span in traced.named(names.DRAFT_SPAN)}
+        verifies = {span.traceparent for span in traced.named(names.VERIFY_SPAN)}
+        assert {entry.traceparent for entry in draft.entries} == drafts
+        assert {entry.traceparent for entry in verifier.entries} == verifies
