@@ -25,6 +25,7 @@ from specmesh.v1.router_service_pb2_grpc import add_RouterServiceServicer_to_ser
 
 SAMPLED = (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),)
 OPEN = "specmesh.v1.DraftService/Open"
+GENERATE = "specmesh.v1.RouterService/Generate"
 COMPUTE_NS = 50_000_000
 """Longer than any step of these tests takes."""
 
@@ -39,11 +40,11 @@ class Traced:
 
     async def generate(self, **fields: Any) -> Generation:
         """One traced request, once all its spans have ended."""
+        before = len(self.named(GENERATE))
         async with router_at(self.address) as stub:
             await wait_ready(stub, "good")
             generation = await generate(stub, request(**fields), metadata=SAMPLED)
-        call = "specmesh.v1.RouterService/Generate"
-        await until(lambda: any(span.name == call for span in self.spans))
+        await until(lambda: len(self.named(GENERATE)) > before)
         return generation
 
     def named(self, name: str) -> list[Span]:
@@ -142,3 +143,27 @@ async def test_what_a_step_sends_beside_its_messages_hangs_under_the_step() -> N
         verifies = {span.traceparent for span in traced.named(names.VERIFY_SPAN)}
         assert {entry.traceparent for entry in draft.entries} == drafts
         assert {entry.traceparent for entry in verifier.entries} == verifies
+
+
+def counted(traced: Traced, metric: names.Metric) -> float:
+    [family] = [each for each in traced.registry.collect() if each.metric is metric]
+    return sum(sum(point.counts) if isinstance(point, HistogramPoint) else point.value for point in family.points)
+
+
+async def test_every_step_is_counted_once_traced_or_not() -> None:
+    """Also those after the last one that has a span of its own."""
+    draft, verifier = FakeDraft(DRAFT_INFO, there_already), FakeVerifier(INFO)
+    async with traced_router(draft, verifier) as traced:
+        traced_steps = len((await traced.generate(max_output_tokens=30, output={"step_reports": True})).steps)
+        assert counted(traced, names.STEPS) == traced_steps == 6
+        plain = {"max_output_tokens": names.MAX_STEP_SPANS + 6, "arms": [], "output": {"step_reports": True}}
+        later_steps = len((await traced.generate(**plain)).steps)
+        assert later_steps == names.MAX_STEP_SPANS + 6
+        assert counted(traced, names.STEPS) == traced_steps + later_steps
+        async with router_at(traced.address) as stub:
+            await generate(stub, request(max_output_tokens=15))
+        assert counted(traced, names.STEPS) == traced_steps + later_steps + 3
+        assert counted(traced, names.EMITTED) == 30 + names.MAX_STEP_SPANS + 6 + 15
+        assert counted(traced, names.STEP_DURATION) == counted(traced, names.STEPS) * (len(PARTS) + 1)
+        [rest] = traced.named(names.STEPS_SPAN)
+        assert rest.attributes[names.STEP_COUNT] == 6
