@@ -5,9 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from specmesh.router.committed import CommittedStep
+from specmesh.router.demand import Demand
 from specmesh.router.drafts import Drafted
 from specmesh.router.metrics import MAX_POSITIONS, RequestMetrics, StepMetrics
+from specmesh.router.policies.fixed import FixedPolicy
 from specmesh.router.policies.interface import PLAIN, Arm, ArmView, Choice, StepView
+from specmesh.router.policies.settings import PolicySettings
 from specmesh.router.session import Usage
 from specmesh.router.timing import PARTS, StepNanoseconds
 from specmesh.runtime.telemetry import names
@@ -23,7 +26,8 @@ class Steps:
 
     def __init__(self, *pools: str) -> None:
         self.registry = Registry()
-        self.metrics = StepMetrics(self.registry)
+        policy = FixedPolicy(seed=0, settings=PolicySettings())
+        self.metrics = StepMetrics(self.registry, Demand(self.registry.counter(names.ARM_DEMAND), policy, {}))
         plan = SimpleNamespace(scope=SimpleNamespace(pools=frozenset(pools)), leaves_drafts_to_policy=True)
         self.session: Any = SimpleNamespace(plan=plan, held_out=False)
 
@@ -84,20 +88,6 @@ def test_refusals_of_every_kind_have_a_zero_before_they_have_a_one() -> None:
     assert before == {("code", reason.value): 0 for reason in BlockRefusal}
     steps.take(CODE, ready=[CODE], refusal=BlockRefusal.RESAMPLE_MISMATCH)
     assert steps.values(names.REFUSALS) == before | {("code", "resample_mismatch"): 1}
-
-
-def test_a_pool_that_cannot_serve_is_in_demand_while_there_are_steps_for_it() -> None:
-    steps = Steps("code", "prose")
-    steps.take(CODE, ready=[CODE, PROSE])
-    steps.take(CODE, ready=[CODE, CODE_2])
-    steps.take(None)
-    assert steps.values(names.ARM_DEMAND) == {("code",): 3, ("prose",): 2}
-    steps.session.held_out = True
-    steps.take(None)
-    assert steps.values(names.ARM_DEMAND) == {("code",): 3, ("prose",): 2}
-    nobody = Steps()
-    nobody.take(None)
-    assert nobody.values(names.ARM_DEMAND) == {}
 
 
 def test_only_listed_tenants_have_names() -> None:

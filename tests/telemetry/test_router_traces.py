@@ -164,6 +164,7 @@ async def test_every_step_is_counted_once_traced_or_not() -> None:
             await generate(stub, request(max_output_tokens=15))
         assert counted(traced, names.STEPS) == traced_steps + later_steps + 3
         assert counted(traced, names.EMITTED) == 30 + names.MAX_STEP_SPANS + 6 + 15
+        assert counted(traced, names.ARM_DEMAND) == traced_steps + 3
         assert counted(traced, names.STEP_DURATION) == counted(traced, names.STEPS) * (len(PARTS) + 1)
         [rest] = traced.named(names.STEPS_SPAN)
         assert rest.attributes[names.STEP_COUNT] == 6

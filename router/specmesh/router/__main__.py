@@ -46,11 +46,18 @@ class Router:
         self.drafts = Drafts(config, connect=self._connect)
         connect_verifier = partial(self._connect, server_name=config.verifier_server_name)
         self.verifiers = Verifiers(config, connect=connect_verifier, retarget=self._retarget)
+        policy = _policy(config)
         watch: Watch = NO_WATCH
         if telemetry.registry is not None:
-            tenants = config.telemetry.tenants
-            watch = watch_router(telemetry.registry, tenants, drafts=self.drafts, verifiers=self.verifiers, gate=gate)
-        mesh = Mesh(_policy(config), self.drafts, self.verifiers, num_sessions=lambda: gate.num_inside, watch=watch)
+            watch = watch_router(
+                telemetry.registry,
+                config.telemetry.tenants,
+                drafts=self.drafts,
+                verifiers=self.verifiers,
+                gate=gate,
+                policy=policy,
+            )
+        mesh = Mesh(policy, self.drafts, self.verifiers, num_sessions=lambda: gate.num_inside, watch=watch)
         self.servicer = RouterServicer(config, mesh, gate)
 
     def _connect(self, address: str, server_name: str | None = None) -> grpc.aio.Channel:

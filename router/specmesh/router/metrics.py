@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from specmesh.router.committed import CommittedStep
+from specmesh.router.demand import Demand
 from specmesh.router.drafts import ArmRecord
 from specmesh.router.policies.interface import Arm
 from specmesh.router.session import Session
@@ -36,14 +37,14 @@ class _OfArm:
 class StepMetrics:
     """Of all steps of a router."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, demand: Demand) -> None:
         self._registry = registry
         durations = registry.histogram(names.STEP_DURATION)
         self._total = durations.of("total")
         self._parts = [durations.of(part) for part in PARTS]
         fallbacks = registry.counter(names.FALLBACKS)
         self._fallbacks = {reason: fallbacks.of(reason.value) for reason in FallbackReason}
-        self._demand = registry.counter(names.ARM_DEMAND)
+        self._demand = demand
         self._arms: dict[Arm | None, _OfArm] = {None: _OfArm(registry, None)}
         time, tokens = registry.counter(names.GROUP_TIME), registry.counter(names.GROUP_TOKENS)
         self._groups = {held_out: (time.of(group), tokens.of(group)) for held_out, group in GROUPS.items()}
@@ -60,16 +61,13 @@ class StepMetrics:
             time.add(spent.total / 1e9)
             tokens.add(len(result.token_ids))
         if drafted.arm is not None:
-            self._demand.of(drafted.arm.pool).add()
             _count_places(of_arm.drafted, result.num_drafted)
             _count_places(of_arm.accepted, result.num_accepted)
             if result.block_refusal is not None:
                 of_arm.refusals[result.block_refusal].add()
         if step.fallback is not None:
             self._fallbacks[step.fallback].add()
-        if not session.held_out:
-            for pool in session.plan.scope.pools.difference([each.arm.pool for each in step.view.arms]):
-                self._demand.of(pool).add()
+        self._demand.count(step)
 
     def _record_times(self, spent: StepNanoseconds, span: Span | None) -> None:
         self._total.record(spent.total / 1e9)

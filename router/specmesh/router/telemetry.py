@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager
 from typing import Self
 
 from specmesh.router.committed import CommittedStep
+from specmesh.router.demand import Demand
 from specmesh.router.drafts import Drafts
 from specmesh.router.limits import Gate
 from specmesh.router.metrics import RequestMetrics, StepMetrics, observe_router
-from specmesh.router.policies.interface import Arm, Choice
+from specmesh.router.policies.interface import Arm, Choice, Policy
 from specmesh.router.session import Session
 from specmesh.router.tracing import LaterSteps, SessionTrace, StepSpans
 from specmesh.router.verifiers import Verifiers
@@ -25,11 +26,11 @@ from specmesh.runtime.types import ArmState
 class Telemetry:
     """Of one router."""
 
-    def __init__(self, registry: Registry, tenants: frozenset[str]) -> None:
+    def __init__(self, registry: Registry, tenants: frozenset[str], demand: Demand) -> None:
         """`tenants`: callers whose use is told apart."""
         self.requests = RequestMetrics(registry, tenants)
         self.traces: dict[int, SessionTrace] = {}
-        self._steps = StepMetrics(registry)
+        self._steps = StepMetrics(registry, demand)
         self._measured = _MeasuredStep(self._steps)
 
     def request(self, operation: str) -> WatchedRequest:
@@ -157,7 +158,13 @@ def _error_type(error: BaseException | None) -> str:
 
 
 def watch_router(
-    registry: Registry, tenants: frozenset[str], *, drafts: Drafts, verifiers: Verifiers, gate: Gate
+    registry: Registry,
+    tenants: frozenset[str],
+    *,
+    drafts: Drafts,
+    verifiers: Verifiers,
+    gate: Gate,
+    policy: Policy,
 ) -> Telemetry:
     """Telemetry of a router's parts."""
 
@@ -177,4 +184,4 @@ def watch_router(
         arms=lambda: list(drafts.arms.values()),
         states=states,
     )
-    return Telemetry(registry, tenants)
+    return Telemetry(registry, tenants, Demand(registry.counter(names.ARM_DEMAND), policy, drafts.arms))

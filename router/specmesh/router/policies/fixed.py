@@ -1,6 +1,9 @@
 """One arm and one length, whatever happens."""
 
-from specmesh.router.policies.interface import PLAIN, Arm, Choice, StepObservation, StepView
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from specmesh.router.policies.interface import PLAIN, Arm, ArmView, Choice, StepObservation, StepView
 from specmesh.router.policies.settings import PolicySettings
 
 
@@ -26,6 +29,12 @@ class FixedPolicy:
         """None: nothing is learned."""
         del view, choice
         return ()
+
+    def in_demand(self, view: StepView, absent: Sequence[ArmView], unloaded: Mapping[Arm, float]) -> Collection[Arm]:
+        """What it would choose if all were there; times do not matter."""
+        del unloaded
+        choice = self.choose(replace(view, arms=(*view.arms, *absent)))
+        return [choice.arm] if choice.arm is not None else []
 
     def observe(self, observation: StepObservation) -> None:
         """Nothing is learned."""

@@ -6,10 +6,11 @@ learned by playing, which takes one step of each arm at first and then a bounded
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from specmesh.router.policies.arm_record import ArmRecord
-from specmesh.router.policies.interface import PLAIN, Arm, Choice, StepObservation, StepView
+from specmesh.router.policies.demand import arms_in_demand
+from specmesh.router.policies.interface import PLAIN, Arm, ArmView, Choice, StepObservation, StepView
 from specmesh.router.policies.planner import LEAST_SECONDS, Option, best_length, best_option
 from specmesh.router.policies.session_text import SessionText
 from specmesh.router.policies.settings import PolicySettings
@@ -65,8 +66,7 @@ class GoodputPolicy:
     def choose(self, view: StepView) -> Choice:
         """An arm whose time is not known, a probe when there is time for it, else the highest goodput."""
         session = self._session(view)
-        lengths = {each.arm: min(each.max_block_length, view.max_block_length, self._longest) for each in view.arms}
-        arms = {arm: most for arm, most in sorted(lengths.items()) if most > 0}
+        arms = self._lengths(view, view.arms)
         tokens = {arm: self._tokens_per_step(session, arm)[:most] for arm, most in arms.items()}
         choice = self._untimed(arms) if arms else PLAIN
         if choice is None:
@@ -119,10 +119,28 @@ class GoodputPolicy:
             )
         self._save(seconds.total)
 
+    def in_demand(self, view: StepView, absent: Sequence[ArmView], unloaded: Mapping[Arm, float]) -> Collection[Arm]:
+        """By what is known of the session's text; an arm of which no time is known has to be tried to be known."""
+        lengths = self._lengths(view, (*view.arms, *absent))
+        rest = self._times.rest(view.num_sessions)
+        if rest is None:
+            return lengths.keys()
+        session, there = self._session(view), {each.arm for each in view.arms}
+        tokens = {arm: self._tokens_per_step(session, arm)[:most] for arm, most in lengths.items()}
+        ready = {arm: expected for arm, expected in tokens.items() if arm in there}
+        present = {option.choice.arm: option for option in self._options(ready, view.num_sessions)}
+        unknown = {arm for arm in tokens if arm not in unloaded and arm not in present}
+        return arms_in_demand(present, tokens, rest, unloaded) | unknown
+
     def forget(self, session_id: int) -> None:
         """Drop the session's text; what it taught of the arms stays."""
         self._sessions.pop(session_id, None)
         self._scored.discard(session_id)
+
+    def _lengths(self, view: StepView, arms: Sequence[ArmView]) -> dict[Arm, int]:
+        """The longest block that each may be asked for, of those that may be asked for one."""
+        lengths = {each.arm: min(each.max_block_length, view.max_block_length, self._longest) for each in arms}
+        return {arm: most for arm, most in sorted(lengths.items()) if most > 0}
 
     def _untimed(self, arms: dict[Arm, int]) -> Choice | None:
         """What has to be played once to know its time; None when nothing has."""

@@ -106,11 +106,15 @@ class StepTimes:
 
     def drafted(self, arm: Arm, num_sessions: int) -> tuple[float, float] | None:
         """(seconds, seconds for each drafted token) of a step with a block; None while the arm has drafted nothing."""
-        rest = _nearest(self._drafted, num_sessions)
-        draft = _nearest(self._drafts.get(arm, {}), num_sessions)
-        if rest is None or draft is None or rest.fitted is None or draft.fitted is None:
+        rest, draft = self.rest(num_sessions), _nearest(self._drafts.get(arm, {}), num_sessions)
+        if rest is None or draft is None or draft.fitted is None:
             return None
-        return rest.fitted[0] + draft.fitted[0], rest.fitted[1] + draft.fitted[1]
+        return rest[0] + draft.fitted[0], rest[1] + draft.fitted[1]
+
+    def rest(self, num_sessions: int) -> tuple[float, float] | None:
+        """The same of a step with a block, without what is the draft's own; None before any such step."""
+        near = _nearest(self._drafted, num_sessions)
+        return near.fitted if near else None
 
 
 def magnitude(num_sessions: int) -> int:

@@ -131,7 +131,7 @@ ARM_ACCEPTANCE = Metric(
 )
 ARM_DEMAND = Metric(
     "specmesh.arm.demand", "counter", "{step}",
-    "Steps that chose the pool, and steps that were allowed to while it had no replica that is ready", (POOL,),
+    "Steps that would choose the pool if it were not busy, also while it has no replica", (POOL,),
 )  # fmt: skip
 ROUTER_SESSIONS = Metric("specmesh.router.sessions", "gauge", "{session}", "Sessions of a router")
 ROUTER_QUEUE = Metric(

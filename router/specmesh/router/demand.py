@@ -1,0 +1,55 @@
+"""The demand for pools, step by step: `specmesh.arm.demand`, which outlives the last replica of a pool."""
+
+from collections.abc import Collection, Mapping
+
+from specmesh.router.arms import DraftScope
+from specmesh.router.committed import CommittedStep
+from specmesh.router.drafts import ArmRecord
+from specmesh.router.policies.demand import KnowsDemand, UnloadedTimes
+from specmesh.router.policies.interface import Arm, ArmView, Policy, StepView
+from specmesh.runtime.telemetry.instruments import CounterFamily
+
+
+class Demand:
+    """Of one router. It remembers the arms that it has seen, one a pool."""
+
+    def __init__(self, counter: CounterFamily, policy: Policy, arms: Mapping[Arm, ArmRecord]) -> None:
+        """`arms`: those that have a replica at the moment, in whatever state."""
+        self._counter = counter
+        self._policy = policy
+        self._arms = arms
+        self._known: dict[str, ArmRecord] = {}
+        self._unloaded = UnloadedTimes()
+
+    def count(self, step: CommittedStep) -> None:
+        """A committed step: one for each pool that it would choose."""
+        drafted, session = step.drafted, step.session
+        if drafted.arm is not None and not drafted.work.predicted:
+            self._unloaded.add(drafted.arm, drafted.work.compute_ns / 1e9, len(drafted.block.token_ids))
+        for record in self._arms.values():
+            self._known[record.facts.pool] = record
+        if session.held_out or not step.view.max_block_length:
+            return
+        there = {each.arm.pool for each in step.view.arms}
+        missing = session.plan.scope.pools - there
+        unseen = {pool for pool in missing if pool not in self._known}
+        absent = [self._known[pool] for pool in missing - unseen]
+        views = [_view(record) for record in absent if _might(record, session.plan.scope, step.view)]
+        for pool in {arm.pool for arm in self._wanted(step, views)} | unseen:
+            self._counter.of(pool).add()
+
+    def _wanted(self, step: CommittedStep, absent: list[ArmView]) -> Collection[Arm]:
+        if isinstance(self._policy, KnowsDemand):
+            return self._policy.in_demand(step.view, absent, self._unloaded.seconds)
+        chosen = [step.choice.arm] if step.choice.arm is not None else []
+        return [*chosen, *(each.arm for each in absent)]
+
+
+def _view(record: ArmRecord) -> ArmView:
+    return ArmView(record.facts.arm, record.max_block_length, record.stats.draft_seconds)
+
+
+def _might(record: ArmRecord, scope: DraftScope, view: StepView) -> bool:
+    """Whether a replica of the arm that is not ready would be allowed to draft for the step if it were."""
+    allowed = scope.permits(record.facts) and view.position < record.max_context_tokens
+    return allowed and not record.quarantined and not record.ready
