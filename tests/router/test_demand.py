@@ -1,6 +1,7 @@
 """The demand for pools: steps that would choose them if they were not busy, also while they have no replica."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -137,11 +138,13 @@ SPENT = StepNanoseconds(10_000_000, 1_000_000, 2_000_000, 500_000, 4_000_000, 1_
 class Steps:
     """Steps of sessions that may use the pools a, b and c, of a router whose arms are set by the test."""
 
-    def __init__(self, policy: str = "ucb1", pools: str = "abc") -> None:
+    def __init__(
+        self, policy: str = "ucb1", pools: str = "abc", share: float = 1.0, lot: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.registry = Registry()
         self.arms: dict[Arm, Any] = {}
         self.policy: Policy = POLICIES[policy](seed=0, settings=PolicySettings())
-        self.demand = Demand(self.registry.counter(names.ARM_DEMAND), self.policy, self.arms)
+        self.demand = Demand(self.registry.counter(names.ARM_DEMAND), self.policy, self.arms, share=share, lot=lot)
         self.scope = DraftScope(frozenset(pools))
 
     def have(self, arm: Arm, *, ready: bool, trusted: bool = True, quarantined: str = "", context: int = 100) -> None:
@@ -225,3 +228,20 @@ def test_a_bandit_counts_what_it_chose_and_what_is_not_there() -> None:
     steps.have(B, ready=False)
     assert steps.take(A) == {"a", "b"}
     assert steps.take() == {"b"}
+
+
+def test_the_steps_that_are_looked_at_stand_for_all() -> None:
+    steps = Steps("fixed", pools="a", share=1 / 16, lot=random.Random(3).random)
+    steps.have(A, ready=True)
+    for _ in range(4000):
+        steps.take(A)
+    assert steps.values()["a"] % 16 == 0
+    assert steps.values()["a"] == pytest.approx(4000, rel=0.2)
+
+
+def test_what_is_not_looked_at_still_teaches_how_quick_an_arm_is() -> None:
+    chances = iter([0.9, 0.0])
+    steps = Steps("goodput", pools="a", share=0.5, lot=lambda: next(chances))
+    steps.have(A, ready=True)
+    steps.take(A)
+    assert steps.demand.unloaded.seconds == {A: pytest.approx(0.001)}

@@ -27,7 +27,9 @@ class Steps:
     def __init__(self, *pools: str) -> None:
         self.registry = Registry()
         policy = FixedPolicy(seed=0, settings=PolicySettings())
-        self.metrics = StepMetrics(self.registry, Demand(self.registry.counter(names.ARM_DEMAND), policy, {}))
+        self.metrics = StepMetrics(
+            self.registry, Demand(self.registry.counter(names.ARM_DEMAND), policy, {}, share=1.0)
+        )
         plan = SimpleNamespace(scope=SimpleNamespace(pools=frozenset(pools)), leaves_drafts_to_policy=True)
         self.session: Any = SimpleNamespace(plan=plan, held_out=False)
 
@@ -88,6 +90,13 @@ def test_refusals_of_every_kind_have_a_zero_before_they_have_a_one() -> None:
     assert before == {("code", reason.value): 0 for reason in BlockRefusal}
     steps.take(CODE, ready=[CODE], refusal=BlockRefusal.RESAMPLE_MISMATCH)
     assert steps.values(names.REFUSALS) == before | {("code", "resample_mismatch"): 1}
+
+
+def test_a_step_counts_as_demand_for_what_it_would_choose() -> None:
+    steps = Steps("code", "prose")
+    steps.take(CODE, ready=[CODE, PROSE])
+    steps.take(None, ready=[PROSE], fallback=FallbackReason.POLICY)
+    assert steps.values(names.ARM_DEMAND) == {("code",): 2, ("prose",): 1}
 
 
 def test_only_listed_tenants_have_names() -> None:

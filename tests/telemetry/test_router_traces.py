@@ -1,89 +1,17 @@
 """What a router tells of its steps, beside drafts and verifiers that do as a script says."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import Any
-
 import pytest
-from mesh_calls import Generation, generate, request, router_at, wait_ready
-from router_fakes import FakeDraft, FakeVerifier, Send, drafted, ended, quick_config, scripted_info, serving, until
+from mesh_calls import generate, request, router_at
+from router_fakes import FakeDraft, FakeVerifier, Send
+from traced_router import COMPUTE_NS, DRAFT_INFO, INFO, Traced, there_already, traced_router
 
-from specmesh.router.__main__ import Router
-from specmesh.router.config import PoolConfig
-from specmesh.router.service import SERVICE_NAME
 from specmesh.router.timing import PARTS
-from specmesh.runtime.config import ServerConfig
-from specmesh.runtime.serving import MeshServer
 from specmesh.runtime.telemetry import names
-from specmesh.runtime.telemetry.instruments import HistogramPoint, Registry
-from specmesh.runtime.telemetry.setup import Telemetry
-from specmesh.runtime.telemetry.spans import Kind, Span, Tracer
+from specmesh.runtime.telemetry.instruments import HistogramPoint
+from specmesh.runtime.telemetry.spans import Kind
 from specmesh.v1 import draft_service_pb2 as draft_pb
-from specmesh.v1.router_service_pb2_grpc import add_RouterServiceServicer_to_server
 
-SAMPLED = (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),)
 OPEN = "specmesh.v1.DraftService/Open"
-GENERATE = "specmesh.v1.RouterService/Generate"
-COMPUTE_NS = 50_000_000
-"""Longer than any step of these tests takes."""
-
-
-class Traced:
-    """A router in this process, its spans and its metrics."""
-
-    def __init__(self, address: str, spans: list[Span], registry: Registry) -> None:
-        self.address = address
-        self.spans = spans
-        self.registry = registry
-
-    async def generate(self, **fields: Any) -> Generation:
-        """One traced request, once all its spans have ended."""
-        before = len(self.named(GENERATE))
-        async with router_at(self.address) as stub:
-            await wait_ready(stub, "good")
-            generation = await generate(stub, request(**fields), metadata=SAMPLED)
-        await until(lambda: len(self.named(GENERATE)) > before)
-        return generation
-
-    def named(self, name: str) -> list[Span]:
-        return sorted((span for span in self.spans if span.name == name), key=lambda span: span.start_ns)
-
-
-@asynccontextmanager
-async def traced_router(draft: FakeDraft, verifier: FakeVerifier) -> AsyncIterator[Traced]:
-    spans: list[Span] = []
-    telemetry = Telemetry(Registry(), Tracer(spans.append, 0.0))
-    assert telemetry.registry is not None
-    async with serving(draft, verifier) as (drafts, verifiers):
-        pools = [PoolConfig(name="good", addresses=(drafts.address,))]
-        policy = {"name": "fixed", "settings": {"fixed_length": 4}}
-        router = Router(quick_config([verifiers.address], pools, policy=policy), telemetry)
-        server = MeshServer(ServerConfig(), [SERVICE_NAME], telemetry)
-        add_RouterServiceServicer_to_server(router.servicer, server.grpc)
-        await server.start()
-        tasks = [asyncio.create_task(router.verifiers.run()), asyncio.create_task(router.drafts.run())]
-        try:
-            await asyncio.wait_for(router.verifiers.ready.wait(), 20)
-            yield Traced(server.address, spans, telemetry.registry)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await server.stop(0)
-
-
-INFO = scripted_info(4096)
-DRAFT_INFO = replace(INFO, model_digest="d" * 64)
-
-
-async def there_already(entry: draft_pb.DraftRequestEntry, send: Send) -> None:
-    """A block that was drafted for 50 ms before anybody asked for it."""
-    if entry.block_length:
-        await send(drafted(entry, 0, *range(10, 10 + entry.block_length)))
-    source = draft_pb.CONTEXT_SOURCE_PREDICTED
-    await send(ended(entry, queue_ns=0, compute_ns=COMPUTE_NS, batch_size=1, context_source=source))
 
 
 async def test_predicted_drafting_is_overlap_and_not_time() -> None:
@@ -164,7 +92,6 @@ async def test_every_step_is_counted_once_traced_or_not() -> None:
             await generate(stub, request(max_output_tokens=15))
         assert counted(traced, names.STEPS) == traced_steps + later_steps + 3
         assert counted(traced, names.EMITTED) == 30 + names.MAX_STEP_SPANS + 6 + 15
-        assert counted(traced, names.ARM_DEMAND) == traced_steps + 3
         assert counted(traced, names.STEP_DURATION) == counted(traced, names.STEPS) * (len(PARTS) + 1)
         [rest] = traced.named(names.STEPS_SPAN)
         assert rest.attributes[names.STEP_COUNT] == 6

@@ -56,6 +56,7 @@ class Router:
                 verifiers=self.verifiers,
                 gate=gate,
                 policy=policy,
+                pools=[pool.name for pool in config.pools],
             )
         mesh = Mesh(policy, self.drafts, self.verifiers, num_sessions=lambda: gate.num_inside, watch=watch)
         self.servicer = RouterServicer(config, mesh, gate)

@@ -1,6 +1,7 @@
 """The demand for pools, step by step: `specmesh.arm.demand`, which outlives the last replica of a pool."""
 
-from collections.abc import Collection, Mapping
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from specmesh.router.arms import DraftScope
 from specmesh.router.committed import CommittedStep
@@ -9,23 +10,44 @@ from specmesh.router.policies.demand import KnowsDemand, UnloadedTimes
 from specmesh.router.policies.interface import Arm, ArmView, Policy, StepView
 from specmesh.runtime.telemetry.instruments import CounterFamily
 
+SHARE = 1 / 16
+"""Of the steps, drawn by lot, that are looked at, each standing for all of them: looking takes as long as choosing."""
+
 
 class Demand:
     """Of one router. It remembers the arms that it has seen, one a pool."""
 
-    def __init__(self, counter: CounterFamily, policy: Policy, arms: Mapping[Arm, ArmRecord]) -> None:
-        """`arms`: those that have a replica at the moment, in whatever state."""
+    def __init__(
+        self,
+        counter: CounterFamily,
+        policy: Policy,
+        arms: Mapping[Arm, ArmRecord],
+        *,
+        pools: Iterable[str] = (),
+        share: float = SHARE,
+        lot: Callable[[], float] | None = None,
+    ) -> None:
+        """`arms`: those that have a replica at the moment, in whatever state. `pools` have a count from the start: an
+        increase is seen only where there was a 0 before. `lot`: a number from 0 to 1.
+        """
+        for pool in pools:
+            counter.of(pool)
+        self._share = share
+        self._lot = lot or random.Random().random
         self._counter = counter
         self._policy = policy
         self._arms = arms
         self._known: dict[str, ArmRecord] = {}
-        self._unloaded = UnloadedTimes()
+        self.unloaded = UnloadedTimes()
+        """What blocks take when nothing waits."""
 
     def count(self, step: CommittedStep) -> None:
-        """A committed step: one for each pool that it would choose."""
+        """A committed step: if the lot falls on it, it counts for each pool that it would choose."""
         drafted, session = step.drafted, step.session
         if drafted.arm is not None and not drafted.work.predicted:
-            self._unloaded.add(drafted.arm, drafted.work.compute_ns / 1e9, len(drafted.block.token_ids))
+            self.unloaded.add(drafted.arm, drafted.work.compute_ns / 1e9, len(drafted.block.token_ids))
+        if self._lot() >= self._share:
+            return
         for record in self._arms.values():
             self._known[record.facts.pool] = record
         if session.held_out or not step.view.max_block_length:
@@ -36,11 +58,11 @@ class Demand:
         absent = [self._known[pool] for pool in missing - unseen]
         views = [_view(record) for record in absent if _might(record, session.plan.scope, step.view)]
         for pool in {arm.pool for arm in self._wanted(step, views)} | unseen:
-            self._counter.of(pool).add()
+            self._counter.of(pool).add(1 / self._share)
 
     def _wanted(self, step: CommittedStep, absent: list[ArmView]) -> Collection[Arm]:
         if isinstance(self._policy, KnowsDemand):
-            return self._policy.in_demand(step.view, absent, self._unloaded.seconds)
+            return self._policy.in_demand(step.view, absent, self.unloaded.seconds)
         chosen = [step.choice.arm] if step.choice.arm is not None else []
         return [*chosen, *(each.arm for each in absent)]
 

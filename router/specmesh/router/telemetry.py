@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Self
 
@@ -165,6 +166,7 @@ def watch_router(
     verifiers: Verifiers,
     gate: Gate,
     policy: Policy,
+    pools: Iterable[str],
 ) -> Telemetry:
     """Telemetry of a router's parts."""
 
@@ -184,4 +186,5 @@ def watch_router(
         arms=lambda: list(drafts.arms.values()),
         states=states,
     )
-    return Telemetry(registry, tenants, Demand(registry.counter(names.ARM_DEMAND), policy, drafts.arms))
+    demand = Demand(registry.counter(names.ARM_DEMAND), policy, drafts.arms, pools=pools)
+    return Telemetry(registry, tenants, demand)
