@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1especmesh/v1/service_info.proto\x12\x0bspecmesh.v1\"\x83\x02\n\x0bServiceInfo\x12\x18\n\x10\x63ontract_version\x18\x01 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x03 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x04 \x01(\r\x12\x1a\n\x12max_context_tokens\x18\x05 \x01(\r\x12\x0c\n\x04kind\x18\x06 \x01(\t\x12\x12\n\nmodel_name\x18\x07 \x01(\t\x12\r\n\x05\x62uild\x18\x08 \x01(\t\x12\x19\n\x11vocabulary_hashes\x18\t \x01(\x0c\x12\x18\n\x10max_block_length\x18\n \x01(\r\x12\x0f\n\x07one_hot\x18\x0b \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1especmesh/v1/service_info.proto\x12\x0bspecmesh.v1\"\x9b\x02\n\x0bServiceInfo\x12\x18\n\x10\x63ontract_version\x18\x01 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x03 \x01(\t\x12\x17\n\x0fvocabulary_size\x18\x04 \x01(\r\x12\x1a\n\x12max_context_tokens\x18\x05 \x01(\r\x12\x0c\n\x04kind\x18\x06 \x01(\t\x12\x12\n\nmodel_name\x18\x07 \x01(\t\x12\r\n\x05\x62uild\x18\x08 \x01(\t\x12\x19\n\x11vocabulary_hashes\x18\t \x01(\x0c\x12\x18\n\x10max_block_length\x18\n \x01(\r\x12\x0f\n\x07one_hot\x18\x0b \x01(\x08\x12\x16\n\x0emax_run_tokens\x18\x0c \x01(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'specmesh.v1.service_info_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SERVICEINFO']._serialized_start=48
-  _globals['_SERVICEINFO']._serialized_end=307
+  _globals['_SERVICEINFO']._serialized_end=331
 # @@protoc_insertion_point(module_scope)

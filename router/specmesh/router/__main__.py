@@ -58,7 +58,14 @@ class Router:
                 policy=policy,
                 pools=[pool.name for pool in config.pools],
             )
-        mesh = Mesh(policy, self.drafts, self.verifiers, num_sessions=lambda: gate.num_inside, watch=watch)
+        mesh = Mesh(
+            policy,
+            self.drafts,
+            self.verifiers,
+            num_sessions=lambda: gate.num_inside,
+            max_run_tokens=config.sessions.max_run_tokens,
+            watch=watch,
+        )
         self.servicer = RouterServicer(config, mesh, gate)
 
     def _connect(self, address: str, server_name: str | None = None) -> grpc.aio.Channel:

@@ -68,6 +68,8 @@ class SessionsConfig(ConfigModel):
     """How long a session that lost its verifier waits for another one."""
     hold_out: float = Field(default=0.01, ge=0, le=1)
     """Share of the sessions that leave drafts to the policy and get none, so that the gain is known; 0 turns it off."""
+    max_run_tokens: int = Field(default=8, ge=1)
+    """Plain tokens that a verifier is asked for at once while there is nothing to choose; 1 asks for each."""
     max_concurrent_opens: int = Field(default=64, ge=1)
     """Sessions that a verifier is asked to open at a time; those that resume go first."""
     prefix_slack: int = Field(default=4, ge=0)

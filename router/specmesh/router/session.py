@@ -89,7 +89,12 @@ class Session:
     @property
     def max_block_length(self) -> int:
         """Drafts of which none can lie beyond the end; the step's last token is the target's own."""
-        return min(max(self._end - self.position - 1, 0), self._max_block_length)
+        return min(max(self.num_left - 1, 0), self._max_block_length)
+
+    @property
+    def num_left(self) -> int:
+        """Tokens until the text ends by its length."""
+        return self._end - self.position
 
     def ended_by_continuation(self) -> FinishReason | None:
         """Why nothing is left to generate after what the client already has; None when something is."""

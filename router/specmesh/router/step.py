@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from specmesh.router.committed import CommittedStep
 from specmesh.router.drafts import Drafts
 from specmesh.router.output import Output
-from specmesh.router.policies import Arm, ArmScores, ArmView, Policy, StepObservation, StepView
+from specmesh.router.policies import PLAIN, Arm, ArmScores, ArmView, Policy, StepObservation, StepView
 from specmesh.router.reports import report_step
+from specmesh.router.run import as_run, run_length
 from specmesh.router.session import Session
 from specmesh.router.timing import Stopwatch
 from specmesh.router.verifiers import Verifiers
@@ -22,6 +23,7 @@ class Mesh:
     drafts: Drafts
     verifiers: Verifiers
     num_sessions: Callable[[], int]
+    max_run_tokens: int = 1
     watch: Watch = NO_WATCH
 
 
@@ -30,13 +32,14 @@ async def step(session: Session, mesh: Mesh, output: Output, watched: WatchedSte
     watch = Stopwatch()
     arms = mesh.drafts.views(session)
     view = view_step(session, arms, mesh.num_sessions())
-    choice = mesh.policy.choose(view)
+    choice = PLAIN if mesh.verifiers.running(session) else mesh.policy.choose(view)
     others = mesh.policy.also_score(view, choice)
     with watched.draft(choice):
         drafted = await mesh.drafts.block(session, choice, arms, want_scores=mesh.policy.wants_scores)
     mesh.drafts.ask_scores(session, others)
+    block = as_run(drafted.block, run_length(session, choice, view, most=mesh.max_run_tokens))
     with watch.round_trip, watched.verify():
-        result = await mesh.verifiers.verify(session, drafted.block)
+        result = await mesh.verifiers.verify(session, block)
     result = output.cut_at_stop(result)
     session.commit(result)
     fallback = mesh.drafts.learn(session, drafted, result)

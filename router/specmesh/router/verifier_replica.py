@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import grpc.aio
@@ -12,6 +12,7 @@ from specmesh.router.limits import Gate
 from specmesh.router.link import Link, StreamEnded, lost_because
 from specmesh.router.presence import Presence
 from specmesh.router.registration import contract_fault
+from specmesh.router.run import Answers
 from specmesh.runtime.contract import PEER_METADATA_KEY
 from specmesh.runtime.errors import Overloaded
 from specmesh.runtime.types import Block, EntryFailure, ServiceInfo, SessionSpec, StepResult
@@ -87,7 +88,8 @@ class VerifierReplica:
         self._registry = registry
         self._link: Link[pb.VerifyRequestEntry] | None = None
         self._stub: VerifierServiceStub | None = None
-        self._waiting: dict[int, tuple[int, asyncio.Future[StepResult | EntryFailure]]] = {}
+        self._waiting: dict[int, Answers] = {}
+        self._longest_run = 0
         self._orphans: set[int] = set()
         self._pause = FIRST_PAUSE_SECONDS
         self._presence = Presence("verifier", address=address)
@@ -112,7 +114,7 @@ class VerifierReplica:
     async def _serve(self, channel: grpc.aio.Channel) -> None:
         self._stub = VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
         introduction = await self._introduce(self._stub)
-        self.model_digest = introduction.info.model_digest
+        self.model_digest, self._longest_run = introduction.info.model_digest, introduction.info.max_run_tokens
         before, self.fault = self.fault, self._registry.admit(introduction)
         if self.fault:
             if self.fault != before:
@@ -127,9 +129,8 @@ class VerifierReplica:
             await self._link.run()
         finally:
             self._link = None
-            for _, outcome in self._waiting.values():
-                if not outcome.done():
-                    outcome.set_exception(VerifierLost(self.address))
+            for answers in self._waiting.values():
+                answers.lose(VerifierLost(self.address))
 
     async def _introduce(self, stub: VerifierServiceStub) -> Introduction:
         request = pb.VerifierServiceGetInfoRequest(want_vocabulary=True)
@@ -159,19 +160,46 @@ class VerifierReplica:
     async def verify(
         self, session_id: int, block: Block, *, remaining_ms: int, traceparent: str
     ) -> StepResult | EntryFailure:
-        """The outcome of a step. Raises `VerifierLost`, `Overloaded`."""
+        """The outcome of a step; within a run the next one, of a step that was asked for with the first.
+
+        Raises `VerifierLost`, `Overloaded`.
+        """
+        answers = self._waiting.get(session_id)
+        try:
+            if answers is None:
+                answers = self._ask(session_id, block, remaining_ms=remaining_ms, traceparent=traceparent)
+            outcome = await answers.take()
+        except BaseException:
+            self._waiting.pop(session_id, None)
+            raise
+        if not answers.unread:
+            self._waiting.pop(session_id, None)
+        return outcome
+
+    def _ask(self, session_id: int, block: Block, *, remaining_ms: int, traceparent: str) -> Answers:
         if self._link is None:
             raise VerifierLost(self.address)
-        outcome: asyncio.Future[StepResult | EntryFailure] = asyncio.get_running_loop().create_future()
-        self._waiting[session_id] = block.position, outcome
-        try:
-            self._link.send(block_to_entry(session_id, block, remaining_ms=remaining_ms, traceparent=traceparent))
-            return await outcome
-        finally:
-            del self._waiting[session_id]
+        count = min(block.run_count, self._longest_run)
+        if count <= 1:
+            count = 0
+        if count != block.run_count:
+            block = replace(block, run_count=count)
+        answers = self._waiting[session_id] = Answers(block.position, max(count, 1))
+        self._link.send(block_to_entry(session_id, block, remaining_ms=remaining_ms, traceparent=traceparent))
+        return answers
+
+    def running(self, session_id: int) -> bool:
+        """Between two steps of a session: whether the next one has been asked for already."""
+        return session_id in self._waiting
+
+    @property
+    def num_waiting(self) -> int:
+        """Sessions that have not had all their answers."""
+        return len(self._waiting)
 
     def close(self, session_id: int) -> None:
         """Free what the session holds: now, or when the stream is back if that is before its lease ends."""
+        self._waiting.pop(session_id, None)
         if self._link is None:
             self._orphans.add(session_id)
             return
@@ -190,13 +218,13 @@ class VerifierReplica:
     def _receive(self, frame: pb.VerifyResponse) -> None:
         self.draining |= frame.draining
         for entry in frame.entries:
-            position, outcome = self._waiting.get(entry.session_id, (-1, None))
-            if outcome is None or position != entry.position or outcome.done():
+            answers = self._waiting.get(entry.session_id)
+            if answers is None:
                 continue
             if entry.HasField("error"):
-                outcome.set_result(entry_failure_from_proto(entry.session_id, entry.position, entry.error))
+                answers.receive(entry_failure_from_proto(entry.session_id, entry.position, entry.error))
             else:
-                outcome.set_result(step_result_from_entry(entry))
+                answers.receive(step_result_from_entry(entry))
 
 
 def _frame(entries: list[pb.VerifyRequestEntry]) -> pb.VerifyRequest:

@@ -107,6 +107,11 @@ class Verifiers:
         """Find a seat for a new session. `until` is its client's deadline. Raises `NoVerifier`, `Overloaded`, ..."""
         await self._sit(session, until, session.plan.priority, wait_seconds=0.0, num_resumes=0)
 
+    def running(self, session: Session) -> bool:
+        """Whether a run is under way: the next step has been asked for, and is a plain one."""
+        seat = self._seats[session.session_id]
+        return seat.replica.running(seat.session_id)
+
     async def verify(self, session: Session, block: Block) -> StepResult:
         """The outcome of a step. A lost verifier costs time: the session resumes elsewhere and the step is repeated.
 

@@ -272,3 +272,5 @@ class ServiceInfo:
     max_block_length: int = 0
     one_hot: bool = False
     """Of a draft: it never sends rows."""
+    max_run_tokens: int = 0
+    """Of a verifier: the longest run it takes."""

@@ -118,4 +118,5 @@ def _info(
         build=build_version(),
         vocabulary_hashes=vocabulary_hashes,
         max_block_length=config.engine.max_block_length,
+        max_run_tokens=config.engine.max_run_tokens,
     )

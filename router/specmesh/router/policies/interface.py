@@ -49,10 +49,15 @@ class StepView:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An arm and how many tokens it shall propose; (None, 0) is plain decoding."""
+    """An arm and how many tokens it shall propose; (None, 0) is plain decoding.
+
+    `plain_steps`: of plain decoding, for how many steps the choice stands, as far as the policy cares; it may be asked
+    again before.
+    """
 
     arm: Arm | None
     block_length: int
+    plain_steps: int = field(default=1, compare=False)
 
 
 PLAIN = Choice(None, 0)
