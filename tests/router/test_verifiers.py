@@ -23,7 +23,7 @@ from router_verifiers import deadline, num_connected, verifiers_of
 
 from specmesh.router.session import Session
 from specmesh.router.verifiers import Verifiers
-from specmesh.runtime.errors import MeshError, NonFiniteLogits, NoVerifier, Overloaded
+from specmesh.runtime.errors import DeadlinePassed, MeshError, NonFiniteLogits, NoVerifier, Overloaded
 from specmesh.runtime.status import error_metadata
 from specmesh.runtime.types import Block, StepResult
 from specmesh.v1 import verifier_service_pb2 as pb
@@ -121,7 +121,12 @@ async def test_resumes_are_bounded() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "error"),
-    [("NON_FINITE_LOGITS", NonFiniteLogits), ("INTERNAL", MeshError), ("OVERLOADED", Overloaded)],
+    [
+        ("NON_FINITE_LOGITS", NonFiniteLogits),
+        ("INTERNAL", MeshError),
+        ("OVERLOADED", Overloaded),
+        ("DEADLINE_EXCEEDED", DeadlinePassed),
+    ],
 )
 async def test_a_failed_entry_ends_the_session(reason: str, error: type[MeshError]) -> None:
     """C6, the router's part: that session ends; the stream and its neighbours go on."""

@@ -61,6 +61,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_DRAINING: _ClassVar[ErrorReason]
     ERROR_REASON_NOT_ALLOWED: _ClassVar[ErrorReason]
     ERROR_REASON_NON_FINITE_LOGITS: _ClassVar[ErrorReason]
+    ERROR_REASON_DEADLINE_PASSED: _ClassVar[ErrorReason]
 VERIFICATION_RULE_UNSPECIFIED: VerificationRule
 VERIFICATION_RULE_BLOCK: VerificationRule
 VERIFICATION_RULE_TOKEN: VerificationRule
@@ -97,6 +98,7 @@ ERROR_REASON_NO_VERIFIER: ErrorReason
 ERROR_REASON_DRAINING: ErrorReason
 ERROR_REASON_NOT_ALLOWED: ErrorReason
 ERROR_REASON_NON_FINITE_LOGITS: ErrorReason
+ERROR_REASON_DEADLINE_PASSED: ErrorReason
 
 class GenerateRequest(_message.Message):
     __slots__ = ("model", "request_id", "text", "tokens", "chat", "continuation_token_ids", "sampling", "stop", "draft", "output", "priority", "workload")

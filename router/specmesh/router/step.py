@@ -32,13 +32,14 @@ async def step(session: Session, mesh: Mesh, output: Output, watched: WatchedSte
     watch = Stopwatch()
     arms = mesh.drafts.views(session)
     view = view_step(session, arms, mesh.num_sessions())
-    choice = PLAIN if mesh.verifiers.running(session) else mesh.policy.choose(view)
+    in_run = mesh.verifiers.running(session)
+    choice = PLAIN if in_run else mesh.policy.choose(view)
     others = mesh.policy.also_score(view, choice)
     with watched.draft(choice):
         drafted = await mesh.drafts.block(session, choice, arms, want_scores=mesh.policy.wants_scores)
     mesh.drafts.ask_scores(session, others)
     block = as_run(drafted.block, run_length(session, choice, view, most=mesh.max_run_tokens))
-    with watch.round_trip, watched.verify():
+    with watch.round_trip, watched.verify(asked=not in_run):
         result = await mesh.verifiers.verify(session, block)
     result = output.cut_at_stop(result)
     session.commit(result)

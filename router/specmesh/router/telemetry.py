@@ -95,9 +95,9 @@ class _TracedStep:
         """A client span, if a draft is asked at all."""
         return self._spans.message(names.DRAFT_SPAN) if choice.block_length else UNWATCHED
 
-    def verify(self) -> AbstractContextManager[object]:
-        """A client span."""
-        return self._spans.message(names.VERIFY_SPAN)
+    def verify(self, *, asked: bool) -> AbstractContextManager[object]:
+        """A client span, if the verifier is asked at all."""
+        return self._spans.message(names.VERIFY_SPAN) if asked else UNWATCHED
 
     def done(self, step: CommittedStep) -> None:
         """Count it, and say in its spans what came of it."""

@@ -108,7 +108,10 @@ class StepSpans:
             message.span.fail(REFUSED)
 
     def _describe_verify(self, result: StepResult) -> None:
-        message = self._messages[names.VERIFY_SPAN]
+        message = self._messages.get(names.VERIFY_SPAN)
+        self.span.attributes[names.IN_RUN] = message is None
+        if message is None:
+            return
         message.span.attributes |= {
             names.NUM_ACCEPTED: result.num_accepted,
             names.BATCH_SIZE: result.batch_size,

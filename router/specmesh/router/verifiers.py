@@ -18,7 +18,7 @@ from specmesh.router.registration import Target, contract_fault
 from specmesh.router.session import Session
 from specmesh.router.verifier_replica import Introduction, TokenizerFiles, VerifierLost, VerifierReplica
 from specmesh.runtime.contract import CONTRACT_VERSION
-from specmesh.runtime.errors import MeshError, NonFiniteLogits, NoVerifier, Overloaded
+from specmesh.runtime.errors import DeadlinePassed, MeshError, NonFiniteLogits, NoVerifier, Overloaded
 from specmesh.runtime.status import from_rpc_error
 from specmesh.runtime.types import Block, EntryErrorReason, EntryFailure, StepResult
 
@@ -244,6 +244,8 @@ def _target(introduction: Introduction, model_name: str) -> Target:
 def _failure(failure: EntryFailure) -> MeshError:
     if failure.reason is EntryErrorReason.NON_FINITE_LOGITS:
         return NonFiniteLogits(failure.message)
+    if failure.reason is EntryErrorReason.DEADLINE_EXCEEDED:
+        return DeadlinePassed(failure.message)
     if failure.reason is EntryErrorReason.OVERLOADED:
         return Overloaded(failure.message)
     return MeshError(f"the verifier could not do the step: {failure.reason.value}")

@@ -20,8 +20,8 @@ class WatchedStep(Protocol):
     def draft(self, choice: Choice) -> AbstractContextManager[object]:
         """Around the wait for the block of what was chosen."""
 
-    def verify(self) -> AbstractContextManager[object]:
-        """Around the wait for the verifier."""
+    def verify(self, *, asked: bool) -> AbstractContextManager[object]:
+        """Around the wait for the verifier; not `asked` within a run, whose first step asked for this one too."""
 
     def done(self, step: CommittedStep) -> None:
         """It is committed."""
@@ -74,7 +74,7 @@ class Unwatched:
         """Nothing around it."""
         return self
 
-    def verify(self) -> AbstractContextManager[object]:
+    def verify(self, *, asked: bool) -> AbstractContextManager[object]:
         """Nothing around it."""
         return self
 

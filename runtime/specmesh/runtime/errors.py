@@ -90,6 +90,13 @@ class NotAllowed(MeshError):
     reason = "NOT_ALLOWED"
 
 
+class DeadlinePassed(MeshError):
+    """The time that the caller gave is over; its own clock says so at about the same moment."""
+
+    status = grpc.StatusCode.DEADLINE_EXCEEDED
+    reason = "DEADLINE_PASSED"
+
+
 class NonFiniteLogits(MeshError):
     """The target's logits were NaN or infinite for this session."""
 
