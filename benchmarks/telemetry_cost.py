@@ -143,7 +143,7 @@ def seams_seconds(steps: int = 200_000) -> float:
         with NO_WATCH.step(session) as watched:
             with watched.draft(PLAIN):
                 pass
-            with watched.verify():
+            with watched.verify(asked=True):
                 pass
             watched.done(CommittedStep(session, session, PLAIN, session, session, None, session))
     return (time.process_time() - began) / steps
