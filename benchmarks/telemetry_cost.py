@@ -1,45 +1,54 @@
 """What telemetry costs: CPU time of a step with it off, on (1 % of the requests traced) and with every request traced.
 
-One mesh of each kind, side by side, of table models, whose steps are as cheap as steps get: telemetry's share is at its
-largest. Rounds are interleaved: a round's load goes to every kind before the next begins, in turns of order; the
-ratio of each kind to the one without is taken within the round, its confidence interval over the rounds. The collector
-takes spans in this process, whose time does not count. Two meshes without telemetry say how well the method measures:
-their ratio should be 1. `seams` is what the places where telemetry is asked cost when there is none, measured alone.
-Prints JSON.
+A mesh of table models, whose steps are as cheap as steps get, so telemetry's share is at its largest. It is all in this
+process, over real gRPC, so that the CPU time is the process's own; and it is one mesh, whose telemetry is switched
+between requests, so that nothing else differs. A slice is a request or a few; slices of all kinds are interleaved in
+random order and compared within their round. The trimmed mean of the differences over that of a step has a bootstrap
+interval over the rounds. `off_again` is off once more: its difference says how well the method measures.
+
+With telemetry both unsampled and traced requests are measured; what 1 % costs follows from these two. `seams` is what
+the places where telemetry is asked cost when there is none. The collector is a process of its own, whose time does not
+count. Prints JSON.
 """
 
 import argparse
 import asyncio
+import gc
 import json
-import math
-import statistics
+import random
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
-from measure import machine
-from step_overhead import Quiet, mesh_config, wait_for_draft, write_tables
+import numpy as np
+from measure import OthersWork, machine
+from scipy.stats import trim_mean
+from step_overhead import wait_for_draft, write_tables
+from switched_mesh import Switch, SwitchedTelemetry, switched_mesh
 
 from specmesh.client import AsyncClient
-from specmesh.command.mesh import Mesh, running_mesh
-from specmesh.command.mesh_config import MeshConfig
 from specmesh.router.committed import CommittedStep
 from specmesh.router.policies.interface import PLAIN
 from specmesh.router.watching import NO_WATCH
+from specmesh.runtime.telemetry.config import TelemetryConfig
+from specmesh.runtime.telemetry.instruments import Registry
+from specmesh.runtime.telemetry.names import TELEMETRY_DROPPED
+from specmesh.runtime.telemetry.otlp import OtlpExporter
+from specmesh.runtime.telemetry.spans import Tracer
 
-OFF, OFF_AGAIN, SAMPLED, ALL = "off", "off_again", "one_percent", "every_request"
-KINDS = {OFF: None, OFF_AGAIN: None, SAMPLED: 0.01, ALL: 1.0}
-TOKENS = 60
-"""Of a request: some 20 steps, all of which have spans of their own when the request is traced."""
-STUDENT_95 = {5: 2.571, 7: 2.365, 9: 2.262, 11: 2.201, 15: 2.131, 19: 2.093, 29: 2.045, 39: 2.023}
-"""97.5th percentile by degrees of freedom; in between the next lower one is taken, which is the wider interval."""
+OFF, OFF_AGAIN, UNSAMPLED, TRACED = "off", "off_again", "unsampled", "traced"
+KINDS = (OFF, OFF_AGAIN, UNSAMPLED, TRACED)
+SAMPLED_SHARE = 0.01
+TOKENS = 150
+"""Of a request: some 50 steps, all of which have spans of their own when the request is traced."""
+RESAMPLES = 2000
+TRIMMED = 0.1
 TARGETS = {"off": 0.01, "one_percent": 0.02}
 
 
@@ -51,88 +60,103 @@ class Collector(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
 
 
-def config_of(target: Path, draft: Path, endpoint: str, ratio: float | None) -> MeshConfig:
-    """The mesh of `step_overhead`, with telemetry in every service unless `ratio` is None."""
-    config = mesh_config(target, draft, 0.0)
-    if ratio is None:
-        return config
-    telemetry = {"telemetry": {"otlp_endpoint": endpoint, "prometheus_port": 0, "sample_ratio": ratio}}
-    telemetry["telemetry"]["prometheus_host"] = "127.0.0.1"
-    drafts = tuple(draft.model_copy(update=telemetry) for draft in config.drafts)
-    return MeshConfig(verifier=config.verifier | telemetry, drafts=drafts, router=config.router | telemetry)
+def collect() -> None:
+    """Be the collector until standard input ends."""
+    server = grpc.server(ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers((Collector(),))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    server.start()
+    sys.stdin.read()
+    server.stop(None)
 
 
-class Measured:
-    """A running mesh, its processes, and the CPU time of its steps."""
-
-    def __init__(self, mesh: Mesh, client: AsyncClient, processes: Sequence[psutil.Process]) -> None:
-        self.mesh = mesh
-        self.client = client
-        self.processes = processes
-        self.num_steps = 0
-
-    async def load(self, requests: int, at_a_time: int) -> float:
-        """CPU seconds per step of so many requests."""
-        before, steps = self._cpu(), self.num_steps
-        for _ in range(requests // at_a_time):
-            await asyncio.gather(*(self._request() for _ in range(at_a_time)))
-        return (self._cpu() - before) / (self.num_steps - steps)
-
-    async def _request(self) -> None:
-        generation = await self.client.generate(
-            [1, 2, 3], max_output_tokens=TOKENS, temperature=0.0, ignore_eos=True, unary=True
-        )
-        assert generation.finished is not None
-        self.num_steps += generation.finished.usage.step_count
-
-    def _cpu(self) -> float:
-        return sum(cpu_seconds(process) for process in self.processes)
+def telemetry_to(endpoint: str) -> tuple[SwitchedTelemetry, OtlpExporter]:
+    """As a service has it that traces what its callers want traced; spans leave often, so that a slice has its own."""
+    registry = Registry()
+    exporter = OtlpExporter(
+        TelemetryConfig(otlp_endpoint=endpoint, spans_seconds=0.02),
+        {"service.name": "specmesh"},
+        collect=registry.collect,
+        start_ns=registry.start_ns,
+        dropped=registry.counter(TELEMETRY_DROPPED),
+    )
+    return SwitchedTelemetry(registry, Tracer(exporter.add, 0.0), Switch()), exporter
 
 
-def cpu_seconds(process: psutil.Process) -> float:
-    """CPU time of all threads; by the scheduler's own count where there is one, which is finer than a clock tick."""
-    try:
-        threads = list(Path(f"/proc/{process.pid}/task").glob("*/schedstat"))
-        seconds = sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
-        return seconds or float(sum(process.cpu_times()[:2]))
-    except (OSError, IndexError):
-        return float(sum(process.cpu_times()[:2]))
+class Slices:
+    """Takes slices of load of each kind."""
+
+    def __init__(self, untraced: AsyncClient, traced: AsyncClient, switch: Switch, exporter: OtlpExporter) -> None:
+        self._clients = dict.fromkeys(KINDS, untraced) | {TRACED: traced}
+        self._switch = switch
+        self._exporter = exporter
+
+    async def take(self, kind: str, at_a_time: int) -> float:
+        """CPU seconds of a step, all services together."""
+        client = self._clients[kind]
+        self._switch.on = kind in (UNSAMPLED, TRACED)
+        began = time.process_time()
+        steps = await asyncio.gather(*(_request(client) for _ in range(at_a_time)))
+        while self._exporter.num_waiting:  # noqa: ASYNC110  another thread sends them
+            await asyncio.sleep(0.002)
+        return (time.process_time() - began) / sum(steps)
 
 
-async def start(stack: AsyncExitStack, config: MeshConfig) -> Measured:
-    """A mesh that is warm."""
-    before = {child.pid for child in psutil.Process().children()}
-    mesh = await stack.enter_async_context(running_mesh(config, Quiet()))
-    processes = [child for child in psutil.Process().children() if child.pid not in before]
-    client = await stack.enter_async_context(AsyncClient(mesh.address, timeout=600.0))
-    await wait_for_draft(client)
-    measured = Measured(mesh, client, processes)
-    await measured.load(16, 8)
-    return measured
+async def _request(client: AsyncClient) -> int:
+    generation = await client.generate(
+        [1, 2, 3], max_output_tokens=TOKENS, temperature=0.0, ignore_eos=True, unary=True
+    )
+    assert generation.finished is not None
+    return generation.finished.usage.step_count
 
 
-async def measure(configs: dict[str, MeshConfig], rounds: int, requests: int, at_a_time: int) -> dict[str, list[float]]:
+async def measure(folder: Path, endpoint: str, policy: str, seconds: float, at_a_time: int) -> dict[str, list[float]]:
     """CPU seconds per step by kind, one figure a round."""
-    found: dict[str, list[float]] = {kind: [] for kind in configs}
-    async with AsyncExitStack() as stack:
-        meshes = {kind: await start(stack, config) for kind, config in configs.items()}
-        for number in range(rounds):
-            order = list(meshes)
-            shift = number % len(order)
-            for kind in order[shift:] + order[:shift]:
-                found[kind].append(await meshes[kind].load(requests, at_a_time))
-            sys.stderr.write(f"round {number + 1} of {rounds}\n")
+    target, draft = write_tables(folder)
+    telemetry, exporter = telemetry_to(endpoint)
+    router = {"policy": {"name": policy, "settings": {"fixed_length": 4} if policy == "fixed" else {}}}
+    async with switched_mesh(target, draft, telemetry, router) as address:
+        context = f"00-{'ab' * 16}-{'cd' * 8}-01"
+        untraced = AsyncClient(address, timeout=600.0)
+        async with untraced, AsyncClient(address, timeout=600.0, tracer=context) as traced:
+            await wait_for_draft(untraced)
+            exporter.start()
+            slices = Slices(untraced, traced, telemetry.switch, exporter)
+            await rounds(slices, seconds / 10, at_a_time)  # warms up
+            gc.freeze()  # as a verifier does: what loads leave behind would be looked through in somebody's slice
+            found = await rounds(slices, seconds, at_a_time)
+    exporter.stop(5.0)
+    return found
+
+
+async def rounds(slices: Slices, seconds: float, at_a_time: int) -> dict[str, list[float]]:
+    """One slice of each kind a round, in random order."""
+    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    order, shuffle = list(KINDS), random.Random(0).shuffle
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        shuffle(order)
+        for kind in order:
+            found[kind].append(await slices.take(kind, at_a_time))
     return found
 
 
 def compare(values: Sequence[float], base: Sequence[float]) -> dict[str, float]:
-    """Mean ratio to `base` minus 1, round by round, with its 95 % confidence interval."""
-    ratios = [value / other - 1.0 for value, other in zip(values, base, strict=True)]
-    degrees = len(ratios) - 1
-    quantile = STUDENT_95[max(each for each in STUDENT_95 if each <= degrees)]
-    half = quantile * statistics.stdev(ratios) / math.sqrt(len(ratios))
-    mean = statistics.fmean(ratios)
-    return {"mean": round(mean, 4), "low": round(mean - half, 4), "high": round(mean + half, 4)}
+    """Trimmed mean of the differences to `base` over that of `base`, with its 95 % bootstrap interval over the rounds.
+
+    A tenth of the rounds is left out at either end: those in which something else took the caches.
+    """
+    draw = np.random.default_rng(1)
+    pairs = np.array([values, base])
+
+    def share(chosen: np.ndarray) -> float:
+        differences = chosen[0] - chosen[1]
+        return float(trim_mean(differences, TRIMMED) / trim_mean(chosen[1], TRIMMED))
+
+    count = pairs.shape[1]
+    again = [share(pairs[:, draw.integers(0, count, count)]) for _ in range(RESAMPLES)]
+    low, high = np.quantile(again, [0.025, 0.975])
+    return {"mean": round(share(pairs), 4), "low": round(float(low), 4), "high": round(float(high), 4)}
 
 
 def seams_seconds(steps: int = 200_000) -> float:
@@ -152,25 +176,41 @@ def seams_seconds(steps: int = 200_000) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=30, help="at least 6")
-    parser.add_argument("--requests", type=int, default=48, help="of one kind in a round")
-    parser.add_argument("--at-a-time", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--at-a-time", type=int, default=1, help="requests of a slice, side by side")
+    parser.add_argument("--policy", default="fixed")
+    parser.add_argument("--collect", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    server = grpc.server(ThreadPoolExecutor(4))
-    server.add_generic_rpc_handlers((Collector(),))
-    endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    server.start()
-    with tempfile.TemporaryDirectory() as folder:
-        target, draft = write_tables(Path(folder))
-        configs = {kind: config_of(target, draft, endpoint, ratio) for kind, ratio in KINDS.items()}
-        found = asyncio.run(measure(configs, options.rounds, options.requests, options.at_a_time))
-    server.stop(None)
-    per_step, seams = statistics.median(found[OFF]), seams_seconds()
+    if options.collect:
+        collect()
+        return
+    command = [sys.executable, __file__, "--collect"]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as collector,
+    ):
+        assert collector.stdout is not None
+        endpoint = f"http://127.0.0.1:{collector.stdout.readline().strip()}"
+        others = OthersWork()
+        found = asyncio.run(measure(Path(folder), endpoint, options.policy, options.seconds, options.at_a_time))
+        busy = others.cores()
+        collector.communicate()
+    per_step, seams = float(trim_mean(found[OFF], TRIMMED)), seams_seconds()
+    pairs = zip(found[UNSAMPLED], found[TRACED], strict=True)
+    one_percent = [(1 - SAMPLED_SHARE) * unsampled + SAMPLED_SHARE * traced for unsampled, traced in pairs]
     report = {
         "machine": machine(),
-        "rounds": options.rounds,
-        "cpu_ms_per_step": {kind: round(statistics.median(values) * 1e3, 4) for kind, values in found.items()},
-        "more_than_off": {kind: compare(found[kind], found[OFF]) for kind in (OFF_AGAIN, SAMPLED, ALL)},
+        "cores_of_others": round(busy, 3),
+        "policy": options.policy,
+        "at_a_time": options.at_a_time,
+        "rounds": len(one_percent),
+        "cpu_ms_per_step": {kind: round(float(trim_mean(values, TRIMMED)) * 1e3, 4) for kind, values in found.items()},
+        "more_than_off": {
+            "off_again": compare(found[OFF_AGAIN], found[OFF]),
+            "unsampled": compare(found[UNSAMPLED], found[OFF]),
+            "one_percent": compare(one_percent, found[OFF]),
+            "every_request": compare(found[TRACED], found[OFF]),
+        },
         "seams_us_per_step": round(seams * 1e6, 3),
         "seams_share_of_step": round(seams / per_step, 5),
         "targets": TARGETS,

@@ -237,11 +237,3 @@ def test_the_steps_that_are_looked_at_stand_for_all() -> None:
         steps.take(A)
     assert steps.values()["a"] % 16 == 0
     assert steps.values()["a"] == pytest.approx(4000, rel=0.2)
-
-
-def test_what_is_not_looked_at_still_teaches_how_quick_an_arm_is() -> None:
-    chances = iter([0.9, 0.0])
-    steps = Steps("goodput", pools="a", share=0.5, lot=lambda: next(chances))
-    steps.have(A, ready=True)
-    steps.take(A)
-    assert steps.demand.unloaded.seconds == {A: pytest.approx(0.001)}

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from specmesh.router.block import NO_WORK, DraftWork
 from specmesh.router.committed import CommittedStep
 from specmesh.router.demand import Demand
 from specmesh.router.drafts import Drafted
@@ -27,9 +30,8 @@ class Steps:
     def __init__(self, *pools: str) -> None:
         self.registry = Registry()
         policy = FixedPolicy(seed=0, settings=PolicySettings())
-        self.metrics = StepMetrics(
-            self.registry, Demand(self.registry.counter(names.ARM_DEMAND), policy, {}, share=1.0)
-        )
+        self.demand = Demand(self.registry.counter(names.ARM_DEMAND), policy, {}, share=1.0)
+        self.metrics = StepMetrics(self.registry, self.demand)
         plan = SimpleNamespace(scope=SimpleNamespace(pools=frozenset(pools)), leaves_drafts_to_policy=True)
         self.session: Any = SimpleNamespace(plan=plan, held_out=False)
 
@@ -42,11 +44,20 @@ class Steps:
         accepted: int = 0,
         fallback: FallbackReason | None = None,
         refusal: BlockRefusal | None = None,
+        work: DraftWork = NO_WORK,
     ) -> None:
         result = StepResult(1, 5, tuple(range(accepted + 1)), accepted, drafted, block_refusal=refusal)
         view = StepView(1, 5, 8, tuple(ArmView(each, 8) for each in ready))
         choice = Choice(arm, 4) if arm else PLAIN
-        step = CommittedStep(self.session, view, choice, Drafted(Block(5), arm=arm), result, fallback, SPENT)
+        step = CommittedStep(
+            self.session,
+            view,
+            choice,
+            Drafted(Block(5, tuple(range(drafted))), arm=arm, work=work),
+            result,
+            fallback,
+            SPENT,
+        )
         self.metrics.done(step, None)
 
     def values(self, metric: names.Metric) -> dict[tuple[str, ...], float]:
@@ -90,6 +101,14 @@ def test_refusals_of_every_kind_have_a_zero_before_they_have_a_one() -> None:
     assert before == {("code", reason.value): 0 for reason in BlockRefusal}
     steps.take(CODE, ready=[CODE], refusal=BlockRefusal.RESAMPLE_MISMATCH)
     assert steps.values(names.REFUSALS) == before | {("code", "resample_mismatch"): 1}
+
+
+def test_every_block_teaches_how_quick_its_arm_is_when_it_is_not_busy() -> None:
+    steps = Steps("code")
+    steps.take(CODE, ready=[CODE], drafted=4, work=DraftWork(queue_ns=9_000_000, compute_ns=4_000_000))
+    steps.take(CODE, ready=[CODE], drafted=4, work=DraftWork(compute_ns=1, predicted=True))
+    steps.registry.collect()
+    assert steps.demand.unloaded.seconds == {CODE: pytest.approx(0.001)}
 
 
 def test_a_step_counts_as_demand_for_what_it_would_choose() -> None:

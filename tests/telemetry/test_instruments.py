@@ -1,9 +1,11 @@
 """Counters, histograms and gauges, and how they look in OTLP and to Prometheus."""
 
+import threading
+
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from specmesh.runtime.telemetry.instruments import HistogramPoint, Point, Registry
+from specmesh.runtime.telemetry.instruments import Deferred, HistogramPoint, Point, Registry
 from specmesh.runtime.telemetry.names import ARM_DEMAND, KV_BLOCKS, STEP_DURATION, VERIFIER_BATCH
 from specmesh.runtime.telemetry.otlp_messages import metrics_request
 from specmesh.runtime.telemetry.prometheus import FamilyCollector
@@ -47,6 +49,38 @@ def test_a_collected_value_does_not_change_afterwards() -> None:
     [point] = next(family.points for family in before if family.metric is STEP_DURATION)
     assert isinstance(point, HistogramPoint)
     assert sum(point.counts) == 4
+
+
+def test_what_is_deferred_is_recorded_by_the_time_that_it_is_collected_or_there_is_much_of_it() -> None:
+    registry = Registry()
+    demand = registry.counter(ARM_DEMAND).of("code")
+    noted: Deferred[float] = Deferred(registry, demand.add, most=3)
+    noted.note(1.0)
+    noted.note(2.0)
+    assert demand.value == 0.0
+    [family] = registry.collect()
+    assert list(family.points) == [Point(("code",), 3.0)]
+    for _ in range(3):
+        noted.note(1.0)
+    assert demand.value == 6.0
+
+
+def test_what_two_threads_note_and_a_third_collects_is_recorded_once() -> None:
+    registry = Registry()
+    demand = registry.counter(ARM_DEMAND).of("code")
+    noted: Deferred[float] = Deferred(registry, demand.add, most=5)
+
+    def note() -> None:
+        for _ in range(3000):
+            noted.note(1.0)
+
+    threads = [threading.Thread(target=note) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        registry.collect()
+    registry.collect()
+    assert demand.value == 6000.0
 
 
 def test_otlp_has_names_units_buckets_and_exemplars() -> None:

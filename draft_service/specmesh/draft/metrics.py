@@ -7,7 +7,7 @@ from specmesh.draft.drafter import DrafterInfo
 from specmesh.draft.engine import DraftEngine
 from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.entries import EntrySpans, Phase
-from specmesh.runtime.telemetry.instruments import Registry
+from specmesh.runtime.telemetry.instruments import Deferred, Registry
 from specmesh.runtime.telemetry.spans import Attribute
 from specmesh.runtime.types import ContextSource
 
@@ -43,9 +43,9 @@ class BlockMetrics:
         self._blocks = registry.counter(names.DRAFT_BLOCKS)
         self._tokens = registry.counter(names.DRAFT_TOKENS).of()
         self._batch = registry.histogram(names.DRAFT_BATCH).of()
+        self.ended = Deferred(registry, self._record).note
 
-    def ended(self, block: Ended) -> None:
-        """A block is complete."""
+    def _record(self, block: Ended) -> None:
         self._queue.record(block.queue_ns / 1e9)
         self._compute.record(block.compute_ns / 1e9)
         self._batch.record(block.batch_size)

@@ -39,15 +39,13 @@ class Demand:
         self._arms = arms
         self._known: dict[str, ArmRecord] = {}
         self.unloaded = UnloadedTimes()
-        """What blocks take when nothing waits."""
+        """What blocks take when nothing waits; whoever counts the steps tells it of all of them."""
 
     def count(self, step: CommittedStep) -> None:
         """A committed step: if the lot falls on it, it counts for each pool that it would choose."""
-        drafted, session = step.drafted, step.session
-        if drafted.arm is not None and not drafted.work.predicted:
-            self.unloaded.add(drafted.arm, drafted.work.compute_ns / 1e9, len(drafted.block.token_ids))
         if self._lot() >= self._share:
             return
+        session = step.session
         for record in self._arms.values():
             self._known[record.facts.pool] = record
         if session.held_out or not step.view.max_block_length:

@@ -1,6 +1,7 @@
 """What a router measures of steps and requests. Series are looked up once and kept: a step costs a few microseconds."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from specmesh.router.committed import CommittedStep
 from specmesh.router.demand import Demand
@@ -9,9 +10,9 @@ from specmesh.router.policies.interface import Arm
 from specmesh.router.session import Session
 from specmesh.router.timing import PARTS, StepNanoseconds
 from specmesh.runtime.telemetry import names
-from specmesh.runtime.telemetry.instruments import Count, Registry, Values
+from specmesh.runtime.telemetry.instruments import Count, Deferred, Registry, Values
 from specmesh.runtime.telemetry.spans import Span
-from specmesh.runtime.types import BlockRefusal, FallbackReason
+from specmesh.runtime.types import BlockRefusal, FallbackReason, StepResult
 
 MAX_POSITIONS = 16
 """Places of a block with series of their own."""
@@ -34,6 +35,19 @@ class _OfArm:
         self.refusals = {reason: refusals.of(pool, reason.value) for reason in BlockRefusal} if arm else {}
 
 
+class _Step(NamedTuple):
+    """What of a committed step is counted; nothing of its session, which may be over by then."""
+
+    spent: StepNanoseconds
+    arm: Arm | None
+    result: StepResult
+    num_proposed: int
+    compute_ns: int
+    held_out: bool | None
+    """None of a session that says something of drafts."""
+    fallback: FallbackReason | None
+
+
 class StepMetrics:
     """Of all steps of a router."""
 
@@ -45,37 +59,44 @@ class StepMetrics:
         fallbacks = registry.counter(names.FALLBACKS)
         self._fallbacks = {reason: fallbacks.of(reason.value) for reason in FallbackReason}
         self._demand = demand
+        self._steps: Deferred[_Step] = Deferred(registry, self._record)
         self._arms: dict[Arm | None, _OfArm] = {None: _OfArm(registry, None)}
         time, tokens = registry.counter(names.GROUP_TIME), registry.counter(names.GROUP_TOKENS)
         self._groups = {held_out: (time.of(group), tokens.of(group)) for held_out, group in GROUPS.items()}
 
     def done(self, step: CommittedStep, span: Span | None) -> None:
         """A step is committed. `span` is its own, when it is traced."""
-        session, drafted, result, spent = step.session, step.drafted, step.result, step.spent
-        self._record_times(spent, span)
-        of_arm = self._arms.get(drafted.arm) or self._arms.setdefault(drafted.arm, _OfArm(self._registry, drafted.arm))
-        of_arm.steps.add()
-        of_arm.emitted.add(len(result.token_ids))
-        if session.plan.leaves_drafts_to_policy:
-            time, tokens = self._groups[session.held_out]
-            time.add(spent.total / 1e9)
-            tokens.add(len(result.token_ids))
-        if drafted.arm is not None:
-            _count_places(of_arm.drafted, result.num_drafted)
-            _count_places(of_arm.accepted, result.num_accepted)
-            if result.block_refusal is not None:
-                of_arm.refusals[result.block_refusal].add()
-        if step.fallback is not None:
-            self._fallbacks[step.fallback].add()
+        session, drafted, result = step.session, step.drafted, step.result
+        group = session.held_out if session.plan.leaves_drafts_to_policy else None
+        compute_ns = 0 if drafted.work.predicted else drafted.work.compute_ns
+        self._steps.note(
+            _Step(step.spent, drafted.arm, result, len(drafted.block.token_ids), compute_ns, group, step.fallback)
+        )
+        if span is not None:
+            self._total.link(step.spent.total / 1e9, span.trace_id, span.span_id)
         self._demand.count(step)
 
-    def _record_times(self, spent: StepNanoseconds, span: Span | None) -> None:
+    def _record(self, step: _Step) -> None:
+        spent, arm, result = step.spent, step.arm, step.result
         self._total.record(spent.total / 1e9)
         times = (spent.draft, spent.network, spent.queue, spent.forward, spent.verify, spent.router)
         for series, nanoseconds in zip(self._parts, times, strict=True):
             series.record(nanoseconds / 1e9)
-        if span is not None:
-            self._total.link(spent.total / 1e9, span.trace_id, span.span_id)
+        of_arm = self._arms.get(arm) or self._arms.setdefault(arm, _OfArm(self._registry, arm))
+        of_arm.steps.add()
+        of_arm.emitted.add(len(result.token_ids))
+        if step.held_out is not None:
+            time, tokens = self._groups[step.held_out]
+            time.add(spent.total / 1e9)
+            tokens.add(len(result.token_ids))
+        if step.fallback is not None:
+            self._fallbacks[step.fallback].add()
+        if arm is not None:
+            self._demand.unloaded.add(arm, step.compute_ns / 1e9, step.num_proposed)
+            _count_places(of_arm.drafted, result.num_drafted)
+            _count_places(of_arm.accepted, result.num_accepted)
+            if result.block_refusal is not None:
+                of_arm.refusals[result.block_refusal].add()
 
 
 def _count_places(series: Sequence[Count], number: int) -> None:

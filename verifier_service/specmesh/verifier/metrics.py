@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.entries import EntrySpans, Phase
-from specmesh.runtime.telemetry.instruments import Registry, Values
+from specmesh.runtime.telemetry.instruments import Deferred, Registry, Values
 from specmesh.runtime.types import EntryFailure, Outcome, ServiceInfo
 from specmesh.verifier.session import Answer, SessionKey
 
@@ -19,6 +19,13 @@ _NEVER = dict.fromkeys(("ticks", "sessions_opened", "leases_ended", "failed_tick
 """What has not happened yet shows as 0: an increase is seen only where there was a 0 before."""
 
 
+class _Tick(NamedTuple):
+    total_seconds: float
+    forward_ns: int
+    verify_ns: int
+    batch_size: int
+
+
 class MeasuredBackend:
     """A backend whose batches are measured: their size and time by part. For the engine's thread, as any."""
 
@@ -29,6 +36,7 @@ class MeasuredBackend:
         durations = registry.histogram(names.TICK_DURATION)
         self._batch = registry.histogram(names.VERIFIER_BATCH).of()
         self._forward, self._verify, self._total = (durations.of(part) for part in ("forward", "verify", "total"))
+        self._ticks: Deferred[_Tick] = Deferred(registry, self._record)
 
     @property
     def num_blocks(self) -> int:
@@ -60,11 +68,15 @@ class MeasuredBackend:
         """One forward pass and the verification of its blocks."""
         started = time.perf_counter()
         verified = self._backend.verify(batch)
-        self._total.record(time.perf_counter() - started)
-        self._forward.record(verified.forward_ns / 1e9)
-        self._verify.record(verified.verify_ns / 1e9)
-        self._batch.record(len(batch))
+        total = time.perf_counter() - started
+        self._ticks.note(_Tick(total, verified.forward_ns, verified.verify_ns, len(batch)))
         return verified
+
+    def _record(self, tick: _Tick) -> None:
+        self._total.record(tick.total_seconds)
+        self._forward.record(tick.forward_ns / 1e9)
+        self._verify.record(tick.verify_ns / 1e9)
+        self._batch.record(tick.batch_size)
 
     def close(self, key: SessionKey, *, forget: bool = False) -> None:
         """Free all that the session holds."""
