@@ -52,6 +52,17 @@ async def test_a_model_from_its_folder_drafts_as_the_model_does(folder: Path) ->
         assert answer.reason == ("EOS" if 6 in answer.token_ids else "LENGTH")
 
 
+async def test_a_quantised_draft_says_what_it_sampled(folder: Path) -> None:
+    drafter = make_drafter("hf", {"source": str(folder), "quantization": "int8", "kv_memory_bytes": 2**20})
+    plain = make_drafter("hf", {"source": str(folder), "dtype": "bfloat16", "kv_memory_bytes": 2**20})
+    assert drafter.info.model_digest != plain.info.model_digest
+    async with draft_peer(drafter) as peer:
+        ask = ask_for([4, 1, 2, 3, 5], 5, 6, sampling=Sampling(temperature=1.0))
+        answer = await peer.talk.ask(ask)
+        assert_honest(answer, ask, VOCABULARY)
+        assert len(answer.token_ids) == 6 or answer.reason == "EOS"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -59,6 +70,8 @@ async def test_a_model_from_its_folder_drafts_as_the_model_does(folder: Path) ->
         ({"source": "/no/such/folder"}, r"drafter\.source: /no/such/folder"),
         ({"source": "FOLDER", "dtype": "float7"}, r"drafter\.source: .*dtype: float7"),
         ({"source": "FOLDER", "quantization": "nf3"}, r"drafter\.source: .*quantization: nf3"),
+        ({"source": "FOLDER", "quantization": "nf4"}, "has 32 inputs, and nf4 needs a multiple of 64"),
+        ({"source": "FOLDER", "quantization": "int8", "dtype": "float32"}, "dtype: float32 cannot be kept"),
         ({"source": "FOLDER", "target_source": "demo"}, "target_source has no meaning"),
         ({"source": "distilled:prose", "quantization": "nf4"}, "quantization: a distilled draft has its own"),
         ({"source": "FOLDER", "kv_memory_bytes": 100}, r"drafter\.kv_memory_bytes: one block alone takes \d+ bytes"),

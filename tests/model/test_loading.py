@@ -8,7 +8,7 @@ import torch
 from model_builders import VOCABULARY, plain_logits, plain_model, random_ids, save_model, tiny_config
 
 from specmesh.model.errors import UnsupportedModel
-from specmesh.model.loading import load_model, quantization_config, resolve_dtype
+from specmesh.model.loading import load_model, resolve_dtype
 from specmesh.model.paged import Span
 from specmesh.model.vocabulary import vocabulary_of
 
@@ -74,12 +74,6 @@ def test_bfloat16_is_taken_where_the_processor_multiplies_it() -> None:
     assert resolve_dtype("auto", torch.device("cpu")) == (torch.bfloat16 if native else torch.float32)
     with pytest.raises(ValueError, match="dtype: int3"):
         resolve_dtype("int3", torch.device("cpu"))
-
-
-def test_an_unknown_quantisation_is_refused_by_name() -> None:
-    assert quantization_config(None, torch.float32) is None
-    with pytest.raises(ValueError, match="quantization: int2"):
-        quantization_config("int2", torch.float32)
 
 
 def test_weights_that_are_not_safetensors_are_refused(folder: Path, tmp_path: Path) -> None:

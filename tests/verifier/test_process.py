@@ -13,15 +13,18 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from mesh_processes import Service
+from model_builders import plain_model, save_model
 from verifier_parts import COUNTING, make_spec
 from verifier_server import Peer, serving
 
 from specmesh.runtime import wire
+from specmesh.runtime.config import load_config
 from specmesh.runtime.errors import Draining
 from specmesh.runtime.status import from_rpc_error
 from specmesh.runtime.types import Block
-from specmesh.verifier.__main__ import EngineFailed, serve_until_done
+from specmesh.verifier.__main__ import FLAGS, EngineFailed, serve_until_done
 from specmesh.verifier.backend import Verified, Work
+from specmesh.verifier.config import VerifierConfig
 from specmesh.verifier.paged import PagedBackend
 from specmesh.verifier.target import TableTarget, save_table
 
@@ -93,6 +96,47 @@ def test_a_failed_load_is_one_clear_line_and_a_status(
         (line,) = service.log().splitlines()
         assert line.startswith("specmesh verifier: ")
         assert said in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--kv-memory", "much"], "kv_memory: could not parse value"),
+        (["--max-sessions", "0"], "engine.max_sessions: Input should be greater than or equal to 1"),
+        (["--max-context", "1"], "max_context_tokens: Input should be greater than or equal to 2"),
+        (["--prefill-chunk", "none"], "engine.max_prefill_tokens: Input should be a valid integer"),
+        (["--quantization", "int3"], "quantization: int3 is not one of nf4, int8"),
+        (["--dtype", "float7"], "dtype: float7 is not one of auto"),
+        (["--dtype", "float32", "--quantization", "int8"], "dtype: float32 cannot be kept with quantization int8"),
+        (["--kv-memory", "1MiB", "--set", "kv_memory=2MiB"], "kv_memory: given twice, by --kv-memory and --set"),
+    ],
+)
+def test_a_flag_that_cannot_be_used_ends_the_process_by_its_name(tmp_path: Path, flags: list[str], said: str) -> None:
+    folder = save_model(tmp_path / "tiny", plain_model())
+    command = [sys.executable, "-m", "specmesh.verifier", "--model", str(folder), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1]
+
+
+def test_flags_are_shown_and_set_the_keys_that_they_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "specmesh.verifier", "--help"], capture_output=True, text=True, check=True, timeout=60
+    )
+    shown = " ".join(done.stdout.split())
+    for flag in FLAGS:
+        assert f"{flag.name} VALUE" in shown
+        assert f"(key `{flag.key}`)" in shown
+    texts = {
+        "kv_memory": "2MiB",
+        "engine.max_sessions": "7",
+        "max_context_tokens": "99",
+        "engine.max_prefill_tokens": "5",
+    }
+    given = {flag.name: (flag.key, texts[flag.key]) for flag in FLAGS if flag.key in texts}
+    config = load_config(VerifierConfig, path=None, environ={}, overrides={"model": "demo"}, prefix="", flags=given)
+    assert (config.kv_memory, config.engine.max_sessions) == (2 << 20, 7)
+    assert (config.max_context_tokens, config.engine.max_prefill_tokens) == (99, 5)
 
 
 async def test_a_drain_delivers_all_that_was_promised(table: str, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """From a name to a model that can be served: weights, tokenizer, and what says which ones they are."""
 
 import hashlib
-import importlib.util
 import json
 import logging
 from collections.abc import Iterator
@@ -21,12 +20,12 @@ from specmesh.model.demo import DEMO_NAME, demo_folder
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.gguf import converted
 from specmesh.model.paged import PagedModel
+from specmesh.model.quantization import check_quantized, quantization_config, quantized_dtype
 from specmesh.model.tokenizer_files import TokenizerFiles, read_json, read_tokenizer_files
 from specmesh.model.vocabulary import vocabulary_of
 
 DEMO = "demo"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-QUANTIZATIONS = ("nf4", "int8")
 NOT_THE_LAW = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "auto_map")
 """Keys of config.json that do not change what a model computes."""
 
@@ -60,7 +59,7 @@ def load_model(
     `UnsupportedModel` for a model that would not be served rightly.
     """
     folder = resolve(source)
-    torch_dtype = resolve_dtype(dtype, torch.device(device))
+    torch_dtype = quantized_dtype(quantization, resolve_dtype(dtype, torch.device(device)), dtype)
     quantizer = quantization_config(quantization, torch_dtype)
     config = read_config(folder)
     tokenizer = read_tokenizer_files(folder)
@@ -71,6 +70,8 @@ def load_model(
         digest = pool.submit(model_digest, folder, torch_dtype, quantization)
         check_architecture(config)
         module = _load_module(folder, torch_dtype, device, quantizer)
+        if quantization is not None:
+            check_quantized(module, quantization, torch_dtype)
         model = PagedModel(module, device=device, dtype=torch_dtype, vocabulary_size=size)
         model.independent_rows = model.independent_rows and check_rows_independent(model)
         if not model.independent_rows:
@@ -123,23 +124,6 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     has_products = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if device.type == "cpu" and has_products else torch.float32
-
-
-def quantization_config(name: str | None, dtype: torch.dtype) -> BitsAndBytesConfig | None:
-    """For transformers. Raises ValueError for an unknown name and where bitsandbytes is not installed."""
-    if name is None:
-        return None
-    if name not in QUANTIZATIONS:
-        raise ValueError(f"quantization: {name} is not one of {', '.join(QUANTIZATIONS)}")
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise ValueError(f"quantization: {name} needs bitsandbytes (pip install 'specmesh[gpu]')")
-    make: Any = BitsAndBytesConfig  # untyped
-    if name == "nf4":
-        options = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
-    else:  # outlier columns would be found by a copy to the host in every layer
-        options = {"load_in_8bit": True, "llm_int8_threshold": 0.0}
-    quantizer: BitsAndBytesConfig = make(**options)
-    return quantizer
 
 
 def read_config(folder: Path) -> PretrainedConfig:

@@ -98,10 +98,17 @@ class LogConfig(ConfigModel):
 
 
 def load_config(
-    cls: type[M], *, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str], prefix: str
+    cls: type[M],
+    *,
+    path: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, str],
+    prefix: str,
+    flags: Mapping[str, tuple[str, str]] | None = None,
 ) -> M:
-    """Read `cls` from a TOML file, the environment (`prefix` + `__SECTION__KEY`) and flags (`section.key`).
+    """Read `cls` from a TOML file, the environment (`prefix` + `__SECTION__KEY`) and flags.
 
+    `overrides`: texts by key (`section.key`); `flags`: key and text by the name of a flag that stands for one key.
     Raises `ConfigError` naming the key and where its value came from.
     """
     tree = _read_file(path)
@@ -112,6 +119,10 @@ def load_config(
             _put(tree, keys, text, name, origins)
     for name, text in overrides.items():
         _put(tree, tuple(name.split(".")), text, f"--set {name}", origins)
+    for name, (key, text) in (flags or {}).items():
+        if key in overrides:
+            raise ConfigError(f"{key}: given twice, by {name} and --set {key}")
+        _put(tree, tuple(key.split(".")), text, name, origins)
     try:
         return cls.model_validate(tree)
     except ValidationError as error:

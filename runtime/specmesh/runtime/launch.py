@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,15 +18,28 @@ from specmesh.runtime.logs import configure_logging
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag of a service's own that sets one key, as `--set KEY=VALUE` does."""
+
+    name: str
+    key: str
+    help: str
+
+
 def run_service(
-    name: str, config_class: type[M], serve: Callable[[M], Awaitable[None]], arguments: Sequence[str] | None = None
+    name: str,
+    config_class: type[M],
+    serve: Callable[[M], Awaitable[None]],
+    arguments: Sequence[str] | None = None,
+    flags: Sequence[Flag] = (),
 ) -> int:
     """Read the configuration and run `serve` until it returns. The result is the exit status.
 
     A bad setting (`ConfigError`, also from `serve`: a model that cannot be loaded) is one line on standard error and
     status 2. If the configuration has a `log` section (`LogConfig`) it is obeyed.
     """
-    options = _parser(name).parse_args(arguments)
+    options = _parser(name, flags).parse_args(arguments)
     if options.exit_with_stdin:
         threading.Thread(target=_terminate_at_end_of_input, daemon=True).start()
     try:
@@ -34,6 +48,7 @@ def run_service(
             path=options.config,
             environ=os.environ,
             overrides=_overrides(options.set),
+            flags=_given(flags, options),
             prefix=f"SPECMESH_{name.upper()}",
         )
         log = getattr(config, "log", LogConfig())
@@ -64,7 +79,7 @@ async def _run(serve: Callable[[M], Awaitable[None]], config: M) -> None:
     await serve(config)
 
 
-def _parser(name: str) -> argparse.ArgumentParser:
+def _parser(name: str, flags: Sequence[Flag]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"specmesh {name}")
     parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (TOML)")
     parser.add_argument(
@@ -75,7 +90,15 @@ def _parser(name: str) -> argparse.ArgumentParser:
         action="store_true",
         help="drain and end when standard input ends, as it does with a parent",
     )
+    for flag in flags:
+        parser.add_argument(flag.name, metavar="VALUE", help=f"{flag.help} (key `{flag.key}`)")
     return parser
+
+
+def _given(flags: Sequence[Flag], options: argparse.Namespace) -> dict[str, tuple[str, str]]:
+    """Key and text of each flag that was given, by its name."""
+    given = {flag: getattr(options, flag.name.removeprefix("--").replace("-", "_")) for flag in flags}
+    return {flag.name: (flag.key, text) for flag, text in given.items() if text is not None}
 
 
 def _terminate_at_end_of_input() -> None:

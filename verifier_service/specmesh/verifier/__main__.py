@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specmesh.runtime.errors import MeshError
-from specmesh.runtime.launch import in_own_thread, run_service
+from specmesh.runtime.launch import Flag, in_own_thread, run_service
 from specmesh.runtime.serving import CLOSING_SECONDS, MeshServer, announce_ready
 from specmesh.runtime.telemetry.setup import Telemetry, open_telemetry
 from specmesh.v1.verifier_service_pb2_grpc import add_VerifierServiceServicer_to_server
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from specmesh.verifier.loading import Loaded
 
 ENGINE_FAILED_STATUS = 70
+FLAGS = (
+    Flag("--model", "model", "a directory, a GGUF file, a hub name, demo, or table:PATH.npz"),
+    Flag("--quantization", "quantization", "nf4 or int8: weights in 4 or 8 bits, by bitsandbytes"),
+    Flag("--dtype", "dtype", "auto, float32, bfloat16 or float16"),
+    Flag("--kv-memory", "kv_memory", 'memory of the cache, e.g. "40GiB"'),
+    Flag("--max-sessions", "engine.max_sessions", "sessions open at once; others wait"),
+    Flag("--max-context", "max_context_tokens", "tokens of the longest context"),
+    Flag("--prefill-chunk", "engine.max_prefill_tokens", "prompt tokens in one tick, over all sessions"),
+)
 
 
 class EngineFailed(Exception):
@@ -93,7 +102,7 @@ async def _drain_engine(server: MeshServer, engine: Engine) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status of the service."""
     try:
-        return run_service("verifier", VerifierConfig, serve, arguments)
+        return run_service("verifier", VerifierConfig, serve, arguments, FLAGS)
     except EngineFailed:
         return ENGINE_FAILED_STATUS
 
