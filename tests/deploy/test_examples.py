@@ -10,7 +10,7 @@ from helm_charts import render as render_chart
 
 from specmesh.draft.config import DraftConfig
 from specmesh.router.config import RouterConfig
-from specmesh.runtime.config import ConfigError, load_config
+from specmesh.runtime.config import load_config
 from specmesh.verifier.config import VerifierConfig
 
 pytestmark = needs_tools
@@ -49,13 +49,20 @@ def test_services_read_what_the_chart_writes(example: Path, tmp_path: Path) -> N
         kind, *rest = container(deployment)["args"]
         assert rest == ["--config", "/etc/specmesh/config/config.toml"]
         text = config_of(objects, name.removeprefix("mesh-specmesh-"))
-        if kind == "verifier" and example.stem == "tensor-parallel":
-            with pytest.raises(ConfigError, match=r"^tensor_parallel: no such key"):
-                read(text, kind, tmp_path / "config.toml")
-            continue
         config = read(text, kind, tmp_path / "config.toml")
         assert config.server.health_port == 50060
         assert config.server.port == container(deployment)["ports"][0]["containerPort"]
+
+
+def test_a_verifier_divides_its_model_among_the_gpus_of_its_pod(tmp_path: Path) -> None:
+    objects = render_chart(CHART / "examples" / "tensor-parallel.yaml")
+    deployment = of_kind(objects, "Deployment")["mesh-specmesh-verifier-pair"]
+    assert container(deployment)["resources"]["limits"]["nvidia.com/gpu"] == 2
+    config = read(config_of(objects, "verifier-pair"), "verifier", tmp_path / "config.toml")
+    assert isinstance(config, VerifierConfig)
+    assert (config.tensor_parallel, config.device, config.dtype) == (2, "cuda", "bfloat16")
+    # NCCL's buffers between the GPUs; a container has 64 MB unless told otherwise.
+    assert {"name": "shm", "mountPath": "/dev/shm"} in container(deployment)["volumeMounts"]
 
 
 def test_the_chart_is_of_this_version() -> None:

@@ -50,6 +50,9 @@ CHECKS: dict[str, tuple[dict[str, Any], str]] = {
     "two pools of one name": (values(LOOKUP, LOOKUP), "drafts: two pools are called lookup"),
     "two verifiers of one name": (values(verifiers=verifier() * 2), "verifiers: two pools are called main"),
     "a model that is not there": (values({**GPU_DRAFT, "model": "other"}), "models has no other"),
+    "quantised weights over two GPUs": (
+        values(verifiers=verifier(gpu={"count": 2}, quantization="nf4")), "cannot be divided among several GPUs",
+    ),
     "two targets": (
         values(
             models={"target": {"path": "/a"}, "second": {"path": "/b"}},

@@ -78,12 +78,27 @@ def test_memory_for_no_block_is_refused_by_name(table: Path) -> None:
         ({"model": "table:five.npz", "dtype": "float32"}, "dtype"),
         ({"model": "table:five.npz", "device": "cuda"}, "device"),
         ({"model": "table:five.npz", "quantization": "nf4"}, "quantization"),
+        ({"model": "table:five.npz", "tensor_parallel": 2}, "tensor_parallel"),
         ({"model": "demo", "table": {"delay_ms": 5}}, "table"),
     ],
 )
 def test_a_setting_that_would_be_ignored_is_refused_by_name(settings: dict[str, Any], ignored: str) -> None:
     with pytest.raises(ValidationError, match=f"{ignored} has no meaning for model"):
         VerifierConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"tensor_parallel": 2, "quantization": "nf4"}, "quantization: not together with tensor_parallel"),
+        ({"tensor_parallel": 2, "device": "cuda:1"}, "device: not cuda:1 with tensor_parallel but cpu or cuda"),
+        ({"tensor_parallel": 0}, "greater than or equal to 1"),
+        ({"rank_timeout_seconds": 5}, "rank_timeout_seconds has no meaning without tensor_parallel"),
+    ],
+)
+def test_what_ranks_cannot_share_is_refused_by_name(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        VerifierConfig.model_validate({"model": "demo"} | settings)
 
 
 def test_a_model_is_served_with_its_tokenizer(tmp_path: Path) -> None:

@@ -38,21 +38,25 @@ def check_architecture(config: PretrainedConfig) -> None:
     """
     check_rope(config)
     try:
-        _compare(*_twins(shrink(config)))
+        compare(*_twins(shrink(config)))
     except (RuntimeError, TypeError, AttributeError, LookupError, ValueError, StrictDataclassError) as error:
         raise UnsupportedModel(f"a small model of its kind cannot be checked: {type(error).__name__}") from error
 
 
-def _compare(plain: PreTrainedModel, paged: PagedModel) -> None:
+def compare(plain: PreTrainedModel, paged: PagedModel, tolerance: float = TOLERANCE) -> float:
+    """How far the logits are apart, as a share of the largest. Raises `UnsupportedModel` beyond `tolerance`."""
+    worst = 0.0
     generator = torch.Generator().manual_seed(1)
     sessions = [torch.randint(SMALL_VOCABULARY, (length,), generator=generator) for length in LENGTHS]
     with torch.inference_mode():
         wanted = [plain(input_ids=session[None], use_cache=False).logits[0] for session in sessions]
     found = _paged_logits(paged, [session.tolist() for session in sessions])
     for want, got in zip(wanted, found, strict=True):
-        error = float((want - got).abs().max() / want.abs().max().clamp(min=1.0))
-        if not error <= TOLERANCE:
+        error = float((want - got.to(want.device)).abs().max() / want.abs().max().clamp(min=1.0))
+        worst = max(worst, error)
+        if not error <= tolerance:
             raise UnsupportedModel(f"paged attention differs from the model's own by {error:.1e} on a small model")
+    return worst
 
 
 def check_rope(config: PretrainedConfig) -> None:
@@ -64,14 +68,14 @@ def check_rope(config: PretrainedConfig) -> None:
             raise UnsupportedModel(f"its rotary embedding ({each['rope_type']}) changes with the context's length")
 
 
-def shrink(config: PretrainedConfig) -> PretrainedConfig:
+def shrink(config: PretrainedConfig, max_kv_heads: int = 2) -> PretrainedConfig:
     """The same architecture, small: few layers (each kind stays), narrow heads, windows shorter than the test."""
     small = copy.deepcopy(config)
     heads = int(getattr(config, "num_attention_heads", 0) or 0)
     if not heads:
         raise UnsupportedModel("it has no attention heads")
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-    kept_kv_heads = min(kv_heads, 2)
+    kept_kv_heads = min(kv_heads, max_kv_heads)
     kept_heads = kept_kv_heads * (heads // kv_heads)
     changes: dict[str, Any] = {
         "vocab_size": SMALL_VOCABULARY,
@@ -113,15 +117,16 @@ def _fewer_layers(config: PretrainedConfig) -> dict[str, Any]:
 
 def _twins(config: PretrainedConfig) -> tuple[PreTrainedModel, PagedModel]:
     """One random float32 model twice: with its own attention, and paged."""
-    with _without_warnings():
-        plain = _build(config, "eager")
-        module = _build(config, ATTENTION_NAME)
-    _randomise(plain)
+    with without_warnings():
+        plain = build_small(config, "eager")
+        module = build_small(config, ATTENTION_NAME)
+    randomise(plain)
     module.load_state_dict(plain.state_dict())
     return plain, PagedModel(module, device="cpu", dtype=torch.float32, vocabulary_size=SMALL_VOCABULARY)
 
 
-def _build(config: PretrainedConfig, attention: str) -> PreTrainedModel:
+def build_small(config: PretrainedConfig, attention: str) -> PreTrainedModel:
+    """A random float32 model. Raises `UnsupportedModel`."""
     factory: Any = AutoModelForCausalLM  # untyped
     try:
         with torch.random.fork_rng(devices=[]):
@@ -136,7 +141,7 @@ def _build(config: PretrainedConfig, attention: str) -> PreTrainedModel:
     return model
 
 
-def _randomise(model: PreTrainedModel) -> None:
+def randomise(model: PreTrainedModel) -> None:
     """Weights so large that attention is far from uniform: with those of a fresh model a lost window hardly shows."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
@@ -148,7 +153,7 @@ def _randomise(model: PreTrainedModel) -> None:
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
+def without_warnings() -> Iterator[None]:
     """transformers warns of odd small configurations."""
     library = logging.getLogger("transformers")
     before = library.level

@@ -3,15 +3,16 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from specmesh.model.attention import ATTENTION_NAME
@@ -21,6 +22,8 @@ from specmesh.model.errors import UnsupportedModel
 from specmesh.model.gguf import converted
 from specmesh.model.paged import PagedModel
 from specmesh.model.quantization import check_quantized, quantization_config, quantized_dtype
+from specmesh.model.ranks import Ranks
+from specmesh.model.sharding import check_divides, check_sharded, sharded_options
 from specmesh.model.tokenizer_files import TokenizerFiles, read_json, read_tokenizer_files
 from specmesh.model.vocabulary import vocabulary_of
 
@@ -49,44 +52,81 @@ class LoadedModel:
 
 
 def load_model(
-    source: str | Path, *, dtype: str = "auto", device: str = "cpu", quantization: str | None = None
+    source: str | Path,
+    *,
+    dtype: str = "auto",
+    device: str = "cpu",
+    quantization: str | None = None,
+    ranks: Ranks | None = None,
 ) -> LoadedModel:
     """Load and check a model.
 
     `source`: `demo`; a folder with config.json, *.safetensors and tokenizer.json; a .gguf file (converted once); or a
-    name on the hub. `dtype`: `auto`, `float32`, `bfloat16`, `float16`. `quantization`: None, `nf4`, `int8`.
+    name on the hub. `dtype`: `auto`, `float32`, `bfloat16`, `float16`. `quantization`: None, `nf4`, `int8`. `ranks`:
+    load this rank's share, on its device; all ranks call it together, and the digest of the model is the first's only.
     Raises ValueError or OSError for a source that cannot be read or an option that is not known, and
     `UnsupportedModel` for a model that would not be served rightly.
     """
     folder = resolve(source)
+    device = str(ranks.device) if ranks else device
     torch_dtype = quantized_dtype(quantization, resolve_dtype(dtype, torch.device(device)), dtype)
-    quantizer = quantization_config(quantization, torch_dtype)
     config = read_config(folder)
     tokenizer = read_tokenizer_files(folder)
     vocabulary = vocabulary_of(tokenizer.tokenizer_json)
     # A tokenizer may know more ids than the head has columns, and a head may be padded.
     size = min(vocabulary.size, config.get_text_config().vocab_size)
     with ThreadPoolExecutor(1) as pool:
-        digest = pool.submit(model_digest, folder, torch_dtype, quantization)
-        check_architecture(config)
-        module = _load_module(folder, torch_dtype, device, quantizer)
-        if quantization is not None:
-            check_quantized(module, quantization, torch_dtype)
+        first = ranks is None or ranks.rank == 0
+        digest = pool.submit(model_digest, folder, torch_dtype, quantization) if first else None
+        module = _load_checked(folder, config, torch_dtype, device, quantization, ranks)
         model = PagedModel(module, device=device, dtype=torch_dtype, vocabulary_size=size)
-        model.independent_rows = model.independent_rows and check_rows_independent(model)
-        if not model.independent_rows:
-            why = "on this machine" if torch_dtype == torch.float32 else f"in {torch_dtype}".replace("torch.", "")
-            logger.warning(
-                f"rows are not independent {why}: near-ties may fall otherwise in another batch, so a seed or "
-                "temperature 0 may give another text; dtype = float32 on a CPU keeps that promise"
-            )
+        _settle_independence(model, ranks)
         return LoadedModel(
             model=model,
             tokenizer=tokenizer,
-            model_digest=digest.result(),
+            model_digest=digest.result() if digest else "",
             tokenizer_digest=vocabulary.digest,
             vocabulary_hashes=vocabulary.hashes,
             name=DEMO_NAME if source == DEMO else Path(source).stem if Path(source).is_file() else Path(source).name,
+        )
+
+
+def _load_checked(
+    folder: Path,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    device: str,
+    quantization: str | None,
+    ranks: Ranks | None,
+) -> PreTrainedModel:
+    """The module, after and with everything that is proved of its kind; see `load_model`."""
+    check_architecture(config)
+    if ranks is not None:
+        if quantization is not None:
+            raise ValueError("quantization: not for a model over several ranks")
+        check_divides(config, ranks.size)
+        check_sharded(config, ranks, partial(_load_module, options=sharded_options(ranks)))
+        return _load_module(folder, dtype, sharded_options(ranks))
+    quantizer = quantization_config(quantization, dtype)
+    options: dict[str, Any] = {} if quantizer is None else {"quantization_config": quantizer}
+    if device != "cpu" or quantizer is not None:
+        options["device_map"] = {"": device}
+    module = _load_module(folder, dtype, options)
+    if quantization is not None:
+        check_quantized(module, quantization, dtype)
+    return module
+
+
+def _settle_independence(model: PagedModel, ranks: Ranks | None) -> None:
+    """Keep a row's bits independent of its neighbours where that was promised and is so, on every rank or on none."""
+    if model.independent_rows:
+        independent = check_rows_independent(model)
+        model.independent_rows = ranks.agree(independent) if ranks else independent
+    if not model.independent_rows:
+        why = "on this machine" if model.dtype == torch.float32 else f"in {model.dtype}".replace("torch.", "")
+        logger.warning(
+            f"rows are not independent {why}: near-ties may fall otherwise in another batch, so a seed or "
+            "temperature 0 may give another text; dtype = float32 on a CPU keeps that promise"
         )
 
 
@@ -139,12 +179,7 @@ def read_config(folder: Path) -> PretrainedConfig:
     return config
 
 
-def _load_module(
-    folder: Path, dtype: torch.dtype, device: str, quantizer: BitsAndBytesConfig | None
-) -> PreTrainedModel:
-    options: dict[str, Any] = {} if quantizer is None else {"quantization_config": quantizer}
-    if device != "cpu" or quantizer is not None:
-        options["device_map"] = {"": device}
+def _load_module(folder: Path, dtype: torch.dtype, options: Mapping[str, Any]) -> PreTrainedModel:
     with _without_progress_bar():
         module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             folder,

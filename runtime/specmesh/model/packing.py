@@ -39,8 +39,11 @@ class PackedLinear(nn.Module):
 
 
 def pack_linears(module: nn.Module) -> None:
-    """Replace every plain `nn.Linear` under `module`, in place; subclasses (quantised layers) stay as they are."""
+    """Replace every plain `nn.Linear` under `module`, in place.
+
+    Subclasses (quantised layers) stay as they are, and so do layers of which other ranks hold a part.
+    """
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
+            if type(child) is nn.Linear and type(child.weight) is nn.Parameter:
                 setattr(parent, name, PackedLinear(child))

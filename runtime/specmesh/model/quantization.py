@@ -77,7 +77,7 @@ def check_quantized(module: PreTrainedModel, name: str, dtype: torch.dtype) -> N
 
 
 def _quantized_layers(module: PreTrainedModel) -> dict[str, Any]:
-    from bitsandbytes.nn import Linear4bit, Linear8bitLt
+    from bitsandbytes.nn.modules import Linear4bit, Linear8bitLt
 
     return {path: each for path, each in module.named_modules() if isinstance(each, (Linear4bit, Linear8bitLt))}
 

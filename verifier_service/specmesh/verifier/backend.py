@@ -35,10 +35,15 @@ class OutOfMemory(Exception):
     """The device has no memory for this batch; a smaller one may fit. Nothing has changed but what the batch wrote."""
 
 
+class BackendLost(Exception):
+    """Nothing can be computed any more, for anybody: the engine ends."""
+
+
 class Backend(Protocol):
     """Called from one thread only.
 
-    An exception from `verify` fails the sessions of that batch and no others; after `OutOfMemory` it is tried in parts.
+    An exception from `verify` fails the sessions of that batch and no others; after `OutOfMemory` it is tried in parts,
+    and after `BackendLost` the engine ends.
     """
 
     vocabulary_size: int

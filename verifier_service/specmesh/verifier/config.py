@@ -10,6 +10,8 @@ from specmesh.runtime.telemetry.config import TelemetryConfig
 from specmesh.runtime.types import MAX_LOGPROBS
 
 TABLE_PREFIX = "table:"
+MODEL_KEYS = ("dtype", "device", "quantization", "tensor_parallel")
+"""Which a table does not have."""
 
 
 class EngineConfig(ConfigModel):
@@ -80,6 +82,10 @@ class VerifierConfig(ConfigModel):
     """None: as long as the model and the cache memory allow."""
     threads: int | None = Field(default=None, ge=1)
     """Threads of one forward on a CPU; None: torch's own choice."""
+    tensor_parallel: int = Field(default=1, ge=1, le=64)
+    """Processes that share the model, each on a device of this machine; `kv_memory` is that of one of them."""
+    rank_timeout_seconds: float = Field(default=60.0, gt=0)
+    """With `tensor_parallel`: a longer tick ends the process, which a rank that hangs would hold for ever."""
     server: ServerConfig = ServerConfig()
     engine: EngineConfig = EngineConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -89,8 +95,24 @@ class VerifierConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Self:
-        of_other_kind = ("dtype", "device", "quantization") if self.model.startswith(TABLE_PREFIX) else ("table",)
+        of_other_kind = (
+            ("dtype", "device", "quantization", "tensor_parallel")
+            if self.model.startswith(TABLE_PREFIX)
+            else ("table",)
+        )
         for name in of_other_kind:
             if name in self.model_fields_set:
                 raise ValueError(f"{name} has no meaning for model {self.model}")
+        if self.tensor_parallel == 1 and "rank_timeout_seconds" in self.model_fields_set:
+            raise ValueError("rank_timeout_seconds has no meaning without tensor_parallel")
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_can_share_it(self) -> Self:
+        if self.tensor_parallel > 1 and self.quantization is not None:
+            raise ValueError("quantization: not together with tensor_parallel")
+        if self.tensor_parallel > 1 and self.device not in ("cpu", "cuda"):
+            raise ValueError(
+                f"device: cpu or cuda with tensor_parallel, and not {self.device}: each rank takes its own"
+            )
         return self

@@ -105,6 +105,10 @@ class Engine:
         """The peer's stream has ended; its sessions end when their leases do."""
         self._thread.put(partial(self._core.lose_stream, stream))
 
+    def give_up(self) -> None:
+        """What computes is gone: fail, as when the engine's own loop dies. From any thread."""
+        self._post(self._fail)
+
     def drain(self) -> None:
         """Refuse new sessions from now on."""
         self._thread.put(self._core.drain)

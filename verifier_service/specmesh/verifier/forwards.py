@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 
-from specmesh.verifier.backend import Backend, OutOfMemory, Verified
+from specmesh.verifier.backend import Backend, BackendLost, OutOfMemory, Verified
 from specmesh.verifier.batcher import Share
 from specmesh.verifier.step import work_of
 
@@ -27,6 +27,8 @@ def run_forwards(backend: Backend, shares: Sequence[Share]) -> Iterator[tuple[Se
         yield from run_forwards(backend, shares[:middle])
         yield from run_forwards(backend, shares[middle:])
         return
+    except BackendLost:
+        raise
     except Exception:  # noqa: BLE001  a fault of the model: the sessions of other passes must live
         _log.exception("a tick failed", extra={"sessions": len(shares)})
         yield shares, None

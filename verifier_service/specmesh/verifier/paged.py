@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from specmesh.kernels.ops import verify
+from specmesh.model.errors import RanksLost
 from specmesh.model.spans import Span
-from specmesh.verifier.backend import OutOfMemory, Verified, Work
+from specmesh.verifier.backend import BackendLost, OutOfMemory, Verified, Work
 from specmesh.verifier.pool import BlockPool, Table
 from specmesh.verifier.session import SessionKey
 from specmesh.verifier.target import TargetModel
@@ -17,11 +19,19 @@ class PagedBackend:
     """Owns the block tables of all sessions; rollback is by position, so nothing is undone after a rejection."""
 
     def __init__(
-        self, target: TargetModel, *, num_blocks: int, max_context_tokens: int, prefix_sharing: bool = True
+        self,
+        target: TargetModel,
+        *,
+        num_blocks: int,
+        max_context_tokens: int,
+        prefix_sharing: bool = True,
+        watch: AbstractContextManager[object] | None = None,
     ) -> None:
+        """`watch`: entered for the time of each `verify`."""
         self.vocabulary_size = target.vocabulary_size
         self.max_context_tokens = max_context_tokens
         self._target = target
+        self._watch = nullcontext() if watch is None else watch
         self._pool = BlockPool(num_blocks, sharing=prefix_sharing)
         self._tables: dict[SessionKey, Table] = {}
         target.allocate_cache(num_blocks)
@@ -65,9 +75,12 @@ class PagedBackend:
     def verify(self, batch: Sequence[Work]) -> Verified:
         """One ragged forward over the batch, then one verification of all its blocks."""
         try:
-            return self._verify(batch)
+            with self._watch:
+                return self._verify(batch)
         except torch.OutOfMemoryError as error:
             raise OutOfMemory from error
+        except RanksLost as error:
+            raise BackendLost from error
 
     def _verify(self, batch: Sequence[Work]) -> Verified:
         started_ns = time.perf_counter_ns()

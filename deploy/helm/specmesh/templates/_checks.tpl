@@ -13,6 +13,9 @@
 {{- $models := list -}}
 {{- range $v.verifiers -}}
 {{- if not (hasKey $v.models .model) -}}{{- fail (printf "verifiers %s: models has no %s" .name .model) -}}{{- end -}}
+{{- if and .quantization (gt (int (include "specmesh.numGpus" .)) 1) -}}
+{{- fail (printf "verifiers %s: a quantised model cannot be divided among several GPUs" .name) -}}
+{{- end -}}
 {{- $models = append $models .model -}}
 {{- end -}}
 {{- if gt (len (uniq $models)) 1 -}}

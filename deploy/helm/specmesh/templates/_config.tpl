@@ -63,6 +63,8 @@ telemetry:
 {{- if include "specmesh.hasGpu" $s -}}{{- $_ := set $keys "device" "cuda" -}}{{- end -}}
 {{- if $s.dtype -}}{{- $_ := set $keys "dtype" $s.dtype -}}{{- end -}}
 {{- if $s.quantization -}}{{- $_ := set $keys "quantization" $s.quantization -}}{{- end -}}
+{{- $gpus := int (include "specmesh.numGpus" $s) -}}
+{{- if gt $gpus 1 -}}{{- $_ := set $keys "tensor_parallel" $gpus -}}{{- end -}}
 {{- if $s.kvMemory -}}{{- $_ := set $keys "kv_memory" $s.kvMemory -}}{{- end -}}
 {{- include "specmesh.config" (dict "config" (default dict $s.config) "keys" $keys "where" (printf "verifiers %s" $s.name)) -}}
 {{- end -}}
