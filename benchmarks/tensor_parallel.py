@@ -23,8 +23,7 @@ from verifier_step import CONTEXTS, ROWS, SESSIONS, SHAPES, timed
 
 from specmesh.model.blocks import blocks_for
 from specmesh.model.loading import LoadedModel, load_model
-from specmesh.model.paged import PagedModel
-from specmesh.model.place import place_of
+from specmesh.model.place import leave, place_of
 from specmesh.model.ranks import Ranks, follow, join
 from specmesh.model.sharded import ShardedModel
 
@@ -45,9 +44,11 @@ def main() -> None:
         target = ShardedModel(loaded.model, ranks)
         report(options, size, target, loaded)
         target.end()
+    if ranks is not None:
+        leave(0)
 
 
-def report(options: argparse.Namespace, size: int, target: PagedModel | ShardedModel, loaded: LoadedModel) -> None:
+def report(options: argparse.Namespace, size: int, target: Any, loaded: LoadedModel) -> None:  # noqa: ANN401
     """Measure and print."""
     target.allocate_cache(max(options.sessions) * blocks_for(max(options.contexts) + ROWS))
     target.warm_up(ROWS * max(options.sessions))

@@ -1,6 +1,7 @@
 """From a folder to a served model: digests, tokenizer files, options and sources."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,30 @@ def test_the_digest_is_of_weights_configuration_and_dtype(folder: Path, tmp_path
     assert len(digests) == 4
     again = save_model(tmp_path / "copy", plain_model())
     assert load_model(again, dtype="float32").model_digest in digests
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("tokenizer.json", lambda text: text.replace('"w7"', '"w7x"')),
+        ("tokenizer_config.json", lambda text: text.replace("{{ messages }}", "{{ messages }} ")),
+        ("tokenizer_config.json", lambda text: text.replace('"<s>"', '"</s>"')),
+        ("generation_config.json", lambda text: json.dumps(json.loads(text) | {"eos_token_id": 5})),
+    ],
+    ids=["a word", "the chat template", "a special token", "the end of a text"],
+)
+def test_the_digest_is_of_the_tokenizer_too(
+    folder: Path, tmp_path: Path, name: str, change: Callable[[str], str]
+) -> None:
+    """A pinned model turns text into ids, and back, as the one that was meant."""
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    before = load_model(tmp_path, dtype="float32").model_digest
+    assert before == load_model(folder, dtype="float32").model_digest
+    changed = change((tmp_path / name).read_text())
+    assert changed != (tmp_path / name).read_text()
+    (tmp_path / name).write_text(changed)
+    assert load_model(tmp_path, dtype="float32").model_digest != before
 
 
 def test_bfloat16_is_taken_where_the_processor_multiplies_it() -> None:

@@ -43,8 +43,8 @@ def check_architecture(config: PretrainedConfig) -> None:
         raise UnsupportedModel(f"a small model of its kind cannot be checked: {type(error).__name__}") from error
 
 
-def compare(plain: PreTrainedModel, paged: PagedModel, tolerance: float = TOLERANCE) -> float:
-    """How far the logits are apart, as a share of the largest. Raises `UnsupportedModel` beyond `tolerance`."""
+def compare(plain: PreTrainedModel, paged: PagedModel) -> float:
+    """How far the logits are apart, as a share of the largest. Raises `UnsupportedModel` beyond `TOLERANCE`."""
     worst = 0.0
     generator = torch.Generator().manual_seed(1)
     sessions = [torch.randint(SMALL_VOCABULARY, (length,), generator=generator) for length in LENGTHS]
@@ -54,7 +54,7 @@ def compare(plain: PreTrainedModel, paged: PagedModel, tolerance: float = TOLERA
     for want, got in zip(wanted, found, strict=True):
         error = float((want - got.to(want.device)).abs().max() / want.abs().max().clamp(min=1.0))
         worst = max(worst, error)
-        if not error <= tolerance:
+        if not error <= TOLERANCE:
             raise UnsupportedModel(f"paged attention differs from the model's own by {error:.1e} on a small model")
     return worst
 

@@ -24,7 +24,7 @@ from specmesh.model.checks import check_architecture, check_rows_independent
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.loading import DEMO, LoadedModel, resolve, resolve_dtype
 from specmesh.model.paged import PagedModel
-from specmesh.model.tokenizer_files import read_json, read_tokenizer_files
+from specmesh.model.tokenizer_files import TokenizerFiles, digest_of, read_json, read_tokenizer_files
 from specmesh.model.vocabulary import vocabulary_of
 
 ABOUT = "specmesh_draft"
@@ -58,7 +58,7 @@ def load_distilled(
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        model_digest=_digest(about, torch_dtype),
+        model_digest=_digest(about, torch_dtype, tokenizer),
         tokenizer_digest=vocabulary.digest,
         vocabulary_hashes=vocabulary.hashes,
         name=about["name"],
@@ -95,8 +95,9 @@ def assemble(
     return model
 
 
-def _digest(about: Mapping[str, Any], dtype: torch.dtype) -> str:
-    return hashlib.sha256(f"{about['sha256']} {about['embedding_sha256']} {dtype}".encode()).hexdigest()
+def _digest(about: Mapping[str, Any], dtype: torch.dtype, tokenizer: TokenizerFiles) -> str:
+    parts = (about["sha256"], about["embedding_sha256"], str(dtype), digest_of(tokenizer))
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def find_draft(name_or_dir: str | Path) -> Path:

@@ -24,7 +24,7 @@ from specmesh.model.paged import PagedModel
 from specmesh.model.quantization import check_quantized, quantization_config, quantized_dtype
 from specmesh.model.ranks import Ranks
 from specmesh.model.sharding import check_divides, check_sharded, sharded_options
-from specmesh.model.tokenizer_files import TokenizerFiles, read_json, read_tokenizer_files
+from specmesh.model.tokenizer_files import TokenizerFiles, digest_of, read_json, read_tokenizer_files
 from specmesh.model.vocabulary import vocabulary_of
 
 DEMO = "demo"
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 class LoadedModel:
     """A model and what services say of it.
 
-    `model_digest`: SHA-256 hex over weights, configuration, dtype and quantisation. `tokenizer_digest` and
+    `model_digest`: SHA-256 hex over weights, configuration, dtype, quantisation and tokenizer. `tokenizer_digest` and
     `vocabulary_hashes`: see `Vocabulary`.
     """
 
@@ -77,7 +77,7 @@ def load_model(
     size = min(vocabulary.size, config.get_text_config().vocab_size)
     with ThreadPoolExecutor(1) as pool:
         first = ranks is None or ranks.rank == 0
-        digest = pool.submit(model_digest, folder, torch_dtype, quantization) if first else None
+        digest = pool.submit(model_digest, folder, torch_dtype, quantization, tokenizer) if first else None
         module = _load_checked(folder, config, torch_dtype, device, quantization, ranks)
         model = PagedModel(module, device=device, dtype=torch_dtype, vocabulary_size=size)
         _settle_independence(model, ranks)
@@ -205,9 +205,9 @@ def _without_progress_bar() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def model_digest(folder: Path, dtype: torch.dtype, quantization: str | None) -> str:
-    """SHA-256 hex over the weight files, what of config.json is law, the dtype and the quantisation."""
-    digest = hashlib.sha256(f"{dtype} {quantization}".encode())
+def model_digest(folder: Path, dtype: torch.dtype, quantization: str | None, tokenizer: TokenizerFiles) -> str:
+    """SHA-256 hex over the weight files, what of config.json is law, the dtype, the quantisation and the tokenizer."""
+    digest = hashlib.sha256(f"{dtype} {quantization} {digest_of(tokenizer)}".encode())
     config = {key: value for key, value in read_json(folder / "config.json").items() if key not in NOT_THE_LAW}
     digest.update(json.dumps(config, sort_keys=True).encode())
     for path in sorted(folder.glob("*.safetensors")):

@@ -1,8 +1,12 @@
 """Which of the processes that share a model this one is. No tensors here, so that a process knows it at once."""
 
+import logging
+import os
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 MEETING = "SPECMESH_RANKS_MEET_AT"
 """In the environment of ranks that rank 0 has started itself: HOST:PORT."""
@@ -43,3 +47,14 @@ def place_of(environ: Mapping[str, str], size: int) -> Place | None:
         raise ValueError(f"{size} ranks are configured, and this process is rank {rank} of {world}")
     host, colon, port = environ.get(MEETING, "").rpartition(":")
     return Place(rank, size, local_rank, Meeting(host, int(port)) if colon else None)
+
+
+def leave(status: int) -> NoReturn:
+    """End a process that shares a model.
+
+    Not by the interpreter's own end: there NCCL waits for ever for recorded forwards to give its communicator back.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

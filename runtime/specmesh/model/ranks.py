@@ -163,7 +163,6 @@ def follow(model: Shared, ranks: Ranks) -> None:
     while True:
         kind, arguments, spans = channel.receive()
         if kind is Kind.END:
-            dist.destroy_process_group()
             return
         if kind is Kind.ALLOCATE:
             model.allocate_cache(arguments[0])

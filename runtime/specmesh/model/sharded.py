@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import torch.distributed as dist
 from torch import Tensor
 
 from specmesh.model.errors import RanksLost
@@ -55,10 +54,9 @@ class ShardedModel:
             return self._model.forward(spans)
 
     def end(self) -> None:
-        """Send the other ranks home."""
+        """Send the other ranks home; all processes then `leave`."""
         with _together():
             self._channel.send(Kind.END)
-            dist.destroy_process_group()
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What a verifier hands out of its tokenizer, read from a model's folder. No torch, no transformers."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,21 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     return TokenizerFiles(
         tokenizer_json, _chat_template(folder, settings), special, _eos_token_ids(folder, tokenizer_json, special)
     )
+
+
+def digest_of(files: TokenizerFiles) -> str:
+    """SHA-256 hex over all that turns text into ids and back: tokenizer, template, special tokens, ends of text."""
+    parts = [
+        files.tokenizer_json,
+        files.chat_template.encode(),
+        json.dumps(files.special_tokens, sort_keys=True).encode(),
+        json.dumps(files.eos_token_ids).encode(),
+    ]
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

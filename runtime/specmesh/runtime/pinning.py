@@ -8,7 +8,7 @@ from pydantic import Field
 from specmesh.runtime.config import ConfigError
 
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-"""SHA-256 in hexadecimal: that of a model's weights, configuration, dtype and quantisation, as `GetInfo` tells it."""
+"""SHA-256 in hexadecimal of a model's weights, configuration, dtype, quantisation and tokenizer, as `GetInfo` says."""
 
 _log = logging.getLogger(__name__)
 

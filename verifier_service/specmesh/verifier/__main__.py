@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specmesh.model.errors import RanksLost
-from specmesh.model.place import Place
+from specmesh.model.place import Place, leave
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.launch import Flag, in_own_thread, run_service
 from specmesh.runtime.serving import CLOSING_SECONDS, MeshServer, announce_ready
@@ -20,7 +20,7 @@ from specmesh.runtime.telemetry.setup import Telemetry, open_telemetry
 from specmesh.v1.verifier_service_pb2_grpc import add_VerifierServiceServicer_to_server
 from specmesh.verifier.config import VerifierConfig
 from specmesh.verifier.engine import Engine
-from specmesh.verifier.followers import Followers, given_place, start_followers
+from specmesh.verifier.followers import SHARING, Followers, given_place, start_followers
 from specmesh.verifier.metrics import MeasuredBackend, observe_engine
 from specmesh.verifier.service import SERVICE_NAME, Served, VerifierService
 
@@ -129,11 +129,19 @@ async def _drain_engine(server: MeshServer, engine: Engine) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status of the service."""
+    """Exit status of the service. A process that shares a model does not return."""
     try:
-        return run_service("verifier", VerifierConfig, serve, arguments, FLAGS)
+        status = run_service("verifier", VerifierConfig, serve, arguments, FLAGS)
     except EngineFailed:
-        return ENGINE_FAILED_STATUS
+        status = ENGINE_FAILED_STATUS
+    except Exception:
+        if not SHARING.is_set():
+            raise
+        _log.exception("the verifier has failed")
+        status = 1
+    if SHARING.is_set():
+        leave(status)
+    return status
 
 
 if __name__ == "__main__":

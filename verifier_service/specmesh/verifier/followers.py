@@ -23,6 +23,9 @@ REFUSED_STATUS = 2
 REFUSED_SECONDS = 60.0
 END_SECONDS = 10.0
 
+SHARING = threading.Event()
+"""Set in a process that shares a model, which has to `leave`."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -93,6 +96,8 @@ def given_place(config: VerifierConfig) -> Place | None:
         place = place_of(os.environ, config.tensor_parallel)
     except ValueError as error:
         raise ConfigError(f"tensor_parallel: {error}") from None
+    if config.tensor_parallel > 1:
+        SHARING.set()
     if place is not None and place.meeting is not None:
         end_with_parent()
     return place
