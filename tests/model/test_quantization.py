@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.loading import load_model
 from specmesh.model.paged import Span
-from specmesh.model.quantization import check_quantized, quantization_config, quantized_dtype
+from specmesh.model.quantization import check_quantization, check_quantized, quantized_dtype
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -132,9 +132,10 @@ def _unlaid(module: nn.Module) -> nn.Module:
 
 
 def test_an_unknown_quantisation_is_refused_by_name() -> None:
-    assert quantization_config(None, torch.float32) is None
-    with pytest.raises(ValueError, match="quantization: int2"):
-        quantization_config("int2", torch.float32)
+    check_quantization(None)
+    check_quantization("int8")
+    with pytest.raises(ValueError, match="quantization: int2 is not one of nf4, int8"):
+        check_quantization("int2")
 
 
 def test_float32_is_not_promised_beside_quantised_weights() -> None:

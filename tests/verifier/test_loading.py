@@ -91,7 +91,7 @@ def test_a_setting_that_would_be_ignored_is_refused_by_name(settings: dict[str, 
     ("settings", "said"),
     [
         ({"tensor_parallel": 2, "quantization": "nf4"}, "quantization: not together with tensor_parallel"),
-        ({"tensor_parallel": 2, "device": "cuda:1"}, "device: not cuda:1 with tensor_parallel but cpu or cuda"),
+        ({"tensor_parallel": 2, "device": "cuda:1"}, "device: cuda:1 with tensor_parallel, where each rank"),
         ({"tensor_parallel": 0}, "greater than or equal to 1"),
         ({"rank_timeout_seconds": 5}, "rank_timeout_seconds has no meaning without tensor_parallel"),
     ],

@@ -91,6 +91,7 @@ async def test_two_ranks_give_the_texts_of_one_and_end_together(
         assert len(followers) == 1
         assert await asyncio.to_thread(verifier.terminate) == 0
         assert not followers[0].is_running()
+        assert "has ended" not in verifier.log()
         assert "over 2 ranks a small model equals the whole one" in verifier.log()
 
 

@@ -21,7 +21,7 @@ from specmesh.model.demo import DEMO_NAME, demo_folder
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.gguf import converted
 from specmesh.model.paged import PagedModel
-from specmesh.model.quantization import check_quantized, quantization_config, quantized_dtype
+from specmesh.model.quantization import check_quantization, check_quantized, quantization_config, quantized_dtype
 from specmesh.model.ranks import Ranks
 from specmesh.model.sharding import check_divides, check_sharded, sharded_options
 from specmesh.model.tokenizer_files import TokenizerFiles, digest_of, read_json, read_tokenizer_files
@@ -69,6 +69,7 @@ def load_model(
     """
     folder = resolve(source)
     device = str(ranks.device) if ranks else device
+    check_quantization(quantization)
     torch_dtype = quantized_dtype(quantization, resolve_dtype(dtype, torch.device(device)), dtype)
     config = read_config(folder)
     tokenizer = read_tokenizer_files(folder)
@@ -107,9 +108,10 @@ def _load_checked(
         check_divides(config, ranks.size)
         check_sharded(config, ranks, partial(_load_module, options=sharded_options(ranks)))
         return _load_module(folder, dtype, sharded_options(ranks))
-    quantizer = quantization_config(quantization, dtype)
-    options: dict[str, Any] = {} if quantizer is None else {"quantization_config": quantizer}
-    if device != "cpu" or quantizer is not None:
+    options: dict[str, Any] = {}
+    if quantization is not None:
+        options["quantization_config"] = quantization_config(quantization, dtype)
+    if device != "cpu" or quantization is not None:
         options["device_map"] = {"": device}
     module = _load_module(folder, dtype, options)
     if quantization is not None:

@@ -23,14 +23,18 @@ CHECKED_ROWS = (1, 5, 17)
 logger = logging.getLogger(__name__)
 
 
-def quantization_config(name: str | None, dtype: torch.dtype) -> BitsAndBytesConfig | None:
-    """For transformers. Raises ValueError for an unknown name and where bitsandbytes is not installed."""
+def check_quantization(name: str | None) -> None:
+    """Raises ValueError for an unknown name and where bitsandbytes is not installed."""
     if name is None:
-        return None
+        return
     if name not in QUANTIZATIONS:
         raise ValueError(f"quantization: {name} is not one of {', '.join(QUANTIZATIONS)}")
     if importlib.util.find_spec("bitsandbytes") is None:
         raise ValueError(f"quantization: {name} needs bitsandbytes (pip install 'specmesh[gpu]')")
+
+
+def quantization_config(name: str, dtype: torch.dtype) -> BitsAndBytesConfig:
+    """For transformers; `name` has been checked."""
     # It says at every product that int8 rounds its inputs, which is what int8 is.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     make: Any = BitsAndBytesConfig  # untyped

@@ -80,7 +80,7 @@ async def _serve(config: VerifierConfig, telemetry: Telemetry, followers: Follow
         server.set_serving()
         announce_ready(server.address)
         await serve_until_done(server, service, engine)
-        await asyncio.to_thread(loaded.end)
+        await asyncio.to_thread(followers.send_home, loaded.end)
     finally:
         await server.stop(0)
 

@@ -113,6 +113,6 @@ class VerifierConfig(ConfigModel):
             raise ValueError("quantization: not together with tensor_parallel")
         if self.tensor_parallel > 1 and self.device not in ("cpu", "cuda"):
             raise ValueError(
-                f"device: cpu or cuda with tensor_parallel, and not {self.device}: each rank takes its own"
+                f"device: {self.device} with tensor_parallel, where each rank takes its own of cpu or cuda"
             )
         return self

@@ -66,6 +66,11 @@ class Followers:
             end_soon(GRACE_SECONDS if status != REFUSED_STATUS else REFUSED_SECONDS)
             self.on_lost()
 
+    def send_home(self, end: Callable[[], None]) -> None:
+        """Let `end` tell them that this is the end."""
+        self._ending.set()
+        end()
+
     def __enter__(self) -> Self:
         return self
 
@@ -111,12 +116,12 @@ def start_followers(config: VerifierConfig, place: Place | None) -> Followers:
     store.bind((LOOPBACK, 0))
     store.listen(config.tensor_parallel)
     port = int(store.getsockname()[1])
-    environment = {MEETING: f"{LOOPBACK}:{port}", "WORLD_SIZE": str(config.tensor_parallel)}
+    environment = {MEETING: f"{LOOPBACK}:{port}", "WORLD_SIZE": str(config.tensor_parallel), "LOCAL_RANK": "0"}
     if sys.platform == "linux":  # elsewhere that interface has another name
         environment |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     if config.device == "cpu":  # transformers would divide the model among GPUs where it sees any
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    os.environ.update(environment)  # torch reads it in this process as well
+    os.environ.update(environment)  # torch and transformers read it in this process as well
     place = Place(0, config.tensor_parallel, 0, Meeting(LOOPBACK, port, store))
     return Followers(place, os.environ, sys.argv[1:])
 
