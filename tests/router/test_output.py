@@ -10,9 +10,10 @@ from router_parts import make_session
 from tiny_tokenizers import of_pieces, to_bytes
 
 from specmesh.router.output import Output
+from specmesh.router.service import hand_failure
 from specmesh.router.session import Session
 from specmesh.router.text import Tokenizer
-from specmesh.runtime.errors import NoVerifier
+from specmesh.runtime.errors import MeshError, NoVerifier
 from specmesh.runtime.types import FinishReason, StepResult, TokenLogprob
 from specmesh.v1 import router_service_pb2 as pb
 
@@ -215,3 +216,14 @@ async def test_log_probabilities_that_only_the_policy_asked_for_are_not_sent() -
     output.finish(FinishReason.LENGTH)
     delta = (await collect(output))[1].delta
     assert (list(delta.token_ids), list(delta.logprobs)) == ([9], [])
+
+
+async def test_steps_that_are_cut_off_from_outside_leave_no_client_waiting() -> None:
+    _, output = make_output()
+    steps = asyncio.create_task(asyncio.Event().wait())
+    steps.cancel()
+    await asyncio.wait({steps})
+    hand_failure(output, steps)
+    async with asyncio.timeout(5):
+        with pytest.raises(MeshError, match="cut off"):
+            await collect(output)

@@ -1,6 +1,7 @@
 """A session keeps its seat, and survives the loss of it; no token is emitted twice, nothing stays behind."""
 
 import asyncio
+import time
 from typing import Any
 
 import grpc
@@ -277,3 +278,39 @@ async def test_a_new_model_is_served_when_every_verifier_of_the_old_one_is_gone(
             await server.start()
             await until(lambda: num_connected(verifiers) == 1)
             assert served == ["a" * 64, "b" * 64]
+
+
+async def test_a_verifier_lost_while_it_opens_a_session_is_no_silence() -> None:
+    """Its stream ends first and the connection is given up: the call in flight is cancelled, and not by a client."""
+    opening, over = asyncio.Event(), asyncio.Event()
+
+    class Vanishing(FakeVerifier):
+        async def Verify(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+            await over.wait()
+
+    async def never(context: Any) -> None:
+        opening.set()
+        await asyncio.Event().wait()
+
+    vanishing, steady = Vanishing(INFO), FakeVerifier(INFO)
+    vanishing.on_open = never
+    async with verifiers_of(vanishing, steady) as (verifiers, _):
+        sitting = []
+        for number in range(2):  # one on each
+            session = make_session()
+            session.session_id = number
+            sitting.append(asyncio.create_task(verifiers.open(session, deadline())))
+        await opening.wait()
+        over.set()
+        await asyncio.gather(*sitting)
+        assert len(steady.opened) == 2
+
+
+@pytest.mark.parametrize("days", [60, 365_000])
+async def test_a_deadline_of_years_is_served(days: int) -> None:
+    fake = FakeVerifier(INFO)
+    async with verifiers_of(fake) as (verifiers, _):
+        session = make_session()
+        await verifiers.open(session, time.monotonic() + days * 86400.0)
+        assert (await step(verifiers, session)).token_ids == (53,)
+        assert fake.entries[0].remaining_ms == 2**32 - 1

@@ -1,6 +1,9 @@
+from typing import Any
+
 import grpc
+import grpc.aio
 import pytest
-from serving_fakes import Script, call_every_kind, scripted_server
+from serving_fakes import DRAFT_NAME, ROUTER_NAME, Script, call_every_kind, scripted_server
 
 from specmesh.runtime import errors
 from specmesh.runtime.config import ServerConfig
@@ -96,3 +99,26 @@ def test_every_reason_of_the_protocol_has_an_error_and_every_error_a_reason() ->
     names = {name.removeprefix("ERROR_REASON_") for name in router_pb.ErrorReason.keys()} - {"UNSPECIFIED"}  # noqa: SIM118
     classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.MeshError)]
     assert {cls.reason for cls in classes} - {""} == names
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (f"/{ROUTER_NAME}/Generate", b"\x0a\x02\xff\xfe"),  # not UTF-8
+        (f"/{ROUTER_NAME}/Generate", b"\x0a\xff"),  # cut short
+        (f"/{DRAFT_NAME}/GetInfo", b"\x07"),  # no tag
+    ],
+)
+async def test_bytes_that_are_no_message_are_the_callers_fault(
+    method: str, message: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scripted_server(Script()) as server, channel(server.address) as to_server:
+        make = to_server.unary_stream if method.endswith("Generate") else to_server.unary_unary
+        call: Any = make(method)(message)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await (call.read() if method.endswith("Generate") else call)
+        error = from_rpc_error(caught.value)
+        assert (error.status, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE")
+        assert error.field == "request"
+        assert not caplog.records
+        assert not any((await call_every_kind(to_server)).values()), "the next calls work"

@@ -26,7 +26,7 @@ from specmesh.router.step import Mesh
 from specmesh.router.text import Tokenizer
 from specmesh.router.token_quota import TokenQuota
 from specmesh.router.watching import WatchedRequest
-from specmesh.runtime.errors import InvalidValue, NoVerifier, UnknownModel
+from specmesh.runtime.errors import InvalidValue, MeshError, NoVerifier, UnknownModel
 from specmesh.runtime.logs import log_context
 from specmesh.runtime.philox import draw_key
 from specmesh.runtime.telemetry.spans import current_span, parse_traceparent
@@ -117,7 +117,7 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
         text = offer.text.stream(session.plan.stop_strings) if offer.text else None
         output = Output(session, text, _started(session, offer.target), self._config.limits.max_unread_bytes)
         steps = asyncio.create_task(generate(session, self._mesh, output, until))
-        steps.add_done_callback(lambda task: _tell(output, task))
+        steps.add_done_callback(lambda task: hand_failure(output, task))
         try:
             async with aclosing(output.events()) as events:
                 async for event in events:
@@ -206,9 +206,11 @@ def _started(session: Session, target: Target) -> pb.GenerationStarted:
     )
 
 
-def _tell(output: Output, steps: "asyncio.Task[None]") -> None:
-    """Hand the failure of the steps to whoever waits for the output."""
-    if not steps.cancelled() and (error := steps.exception()) is not None:
+def hand_failure(output: Output, steps: "asyncio.Task[Any]") -> None:
+    """Hand the failure of the steps to whoever waits for the output: nothing that ends them may leave it waiting."""
+    if steps.cancelled():
+        output.fail(MeshError("the steps of this request were cut off"))
+    elif (error := steps.exception()) is not None:
         output.fail(error)
 
 

@@ -154,7 +154,14 @@ class VerifierReplica:
         stub = self._stub
         if stub is None or self._link is None:
             raise VerifierLost(self.address)
-        response = await stub.Open(verify_open_messages(spec, remaining_ms))
+        try:
+            response = await stub.Open(verify_open_messages(spec, remaining_ms))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody has cancelled this session: the connection was given up, and with it every call in flight.
+            raise VerifierLost(self.address) from None
         return int(response.cached_token_count)
 
     async def verify(

@@ -28,6 +28,7 @@ VERIFIER_POOL = "verifier"
 """Name of the verifiers in `Usage.pools`."""
 RESUME_PRIORITY = 1000
 """Above every request's: a session that lost its verifier goes before all new ones."""
+_MOST_MS = (1 << 32) - 1
 ELSEWHERE = frozenset({EntryErrorReason.UNKNOWN_SESSION, EntryErrorReason.CONTEXT_MISMATCH, EntryErrorReason.DRAINING})
 """Failures of an entry after which the session is opened again and the step repeated."""
 
@@ -226,8 +227,8 @@ class Verifiers:
 
 
 def remaining_ms(until: float) -> int:
-    """Whole milliseconds to a moment of the monotonic clock, at least 1; 0 when it is never."""
-    return 0 if until == float("inf") else max(round((until - time.monotonic()) * 1000), 1)
+    """Whole milliseconds to a moment of the monotonic clock, from 1 to what an entry can say; 0 when it is never."""
+    return 0 if until == float("inf") else min(max(round((until - time.monotonic()) * 1000), 1), _MOST_MS)
 
 
 def _target(introduction: Introduction, model_name: str) -> Target:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from specmesh.runtime.access import Access
-from specmesh.runtime.errors import Draining, MeshError, Overloaded
+from specmesh.runtime.errors import Draining, InvalidValue, MeshError, Overloaded
 from specmesh.runtime.status import error_metadata
 
 _log = logging.getLogger(__name__)
@@ -91,8 +92,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         sides = handler.request_streaming, handler.response_streaming
         name = "_".join("stream" if streaming else "unary" for streaming in sides)
         long_lived = all(sides)
-        behaviour = wrap(getattr(handler, name), method, long_lived)
-        return handler._replace(**{name: behaviour})  # type: ignore[attr-defined, no-any-return]
+        changes = {name: wrap(getattr(handler, name), method, long_lived)}
+        if not handler.request_streaming and handler.request_deserializer is not None:
+            changes["request_deserializer"] = _lenient(handler.request_deserializer)
+        return handler._replace(**changes)  # type: ignore[attr-defined, no-any-return]
 
     @contextmanager
     def _admitted(self, method: str, context: "Context", *, long_lived: bool) -> Iterator[None]:
@@ -111,7 +114,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def call(request: object, context: "Context") -> object:
             try:
                 with self._admitted(method, context, long_lived=long_lived):
-                    return await behaviour(request, context)
+                    return await behaviour(_readable(request), context)
             except Exception as error:  # noqa: BLE001  the last stop before the wire: every failure gets a status
                 await _abort(context, error, method)
 
@@ -121,7 +124,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def call(request: object, context: "Context") -> None:
             try:
                 with self._admitted(method, context, long_lived=long_lived):
-                    answer = behaviour(request, context)
+                    answer = behaviour(_readable(request), context)
                     if inspect.iscoroutine(answer):  # a servicer that writes to the context itself
                         await answer
                         return
@@ -133,6 +136,27 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 await _abort(context, error, method)
 
         return call
+
+
+_UNREADABLE = object()
+"""Stands for a request whose bytes are none: gRPC itself would call that a failure of the server."""
+
+
+def _lenient(deserialize: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    def read(message: bytes) -> object:
+        try:
+            return deserialize(message)
+        except (DecodeError, UnicodeDecodeError):
+            return _UNREADABLE
+
+    return read
+
+
+def _readable(request: object) -> object:
+    """The request. Raises `InvalidValue` when it was no message."""
+    if request is _UNREADABLE:
+        raise InvalidValue("request", "its bytes are no message of this method")
+    return request
 
 
 async def _abort(context: "Context", error: Exception, method: str) -> NoReturn:

@@ -90,10 +90,18 @@ class EntryErrorReason(Enum):
 
 
 MAX_LOGIT_BIAS = 1024
+REPETITION_PENALTIES = 1e-3, 1e3
+MAX_ADDED = 1e6
+"""Most that a bias or a penalty per token adds to a logit or takes from it: beyond, float32 would overflow."""
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_BYTES = 256
 MAX_STOP_TOKENS = 64
+
+
+def _check_added(name: str, value: float) -> None:
+    if not abs(value) <= MAX_ADDED:
+        raise InvalidValue(name, f"must be within {MAX_ADDED:g} of 0, got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +130,16 @@ class Sampling:
             raise InvalidValue("sampling.top_k", f"must be >= 0 (0 is off), got {self.top_k}")
         if not 0 <= self.min_p <= 1:
             raise InvalidValue("sampling.min_p", f"must be in [0, 1], got {self.min_p}")
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
-            raise InvalidValue("sampling.repetition_penalty", f"must be finite and > 0, got {self.repetition_penalty}")
+        least, most = REPETITION_PENALTIES
+        if not least <= self.repetition_penalty <= most:
+            message = f"must be in [{least:g}, {most:g}] (1 is off), got {self.repetition_penalty}"
+            raise InvalidValue("sampling.repetition_penalty", message)
         for name in ("presence_penalty", "frequency_penalty"):
-            if not math.isfinite(getattr(self, name)):
-                raise InvalidValue(f"sampling.{name}", f"must be finite, got {getattr(self, name)}")
+            _check_added(f"sampling.{name}", getattr(self, name))
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise InvalidValue("sampling.logit_bias", f"at most {MAX_LOGIT_BIAS} entries, got {len(self.logit_bias)}")
         for token, bias in self.logit_bias:
-            if not math.isfinite(bias):
-                raise InvalidValue(f"sampling.logit_bias[{token}]", f"must be finite, got {bias}")
+            _check_added(f"sampling.logit_bias[{token}]", bias)
 
     @property
     def greedy(self) -> bool:
