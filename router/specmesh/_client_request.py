@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from numbers import Real
 from typing import Any, Literal, Required, TypedDict, TypeVar, cast
 
 import grpc
@@ -13,8 +14,13 @@ from specmesh._client_results import InvalidRequest
 from specmesh.v1 import router_service_pb2 as pb
 
 T = TypeVar("T")
-Prompt = str | Sequence[int] | Sequence[tuple[str, str]]
+Prompt = str | Sequence[int] | Sequence[tuple[str, str]] | Sequence[Mapping[str, str]]
+PROMPTS = "a text, a list of token ids, or a list of messages: (role, text) or {'role': ..., 'content': ...}"
+RAW = (bytes, bytearray, memoryview)
+"""Sequences of numbers that are never meant as token ids."""
 MAX_REQUEST_BYTES = 4 << 20
+MAX_TIMEOUT_SECONDS = 10 * 365 * 86_400
+"""Beyond some centuries a deadline no longer fits a timestamp."""
 
 
 class Options(TypedDict, total=False):
@@ -80,6 +86,13 @@ def refusal(path: str, problem: str) -> InvalidRequest:
     return InvalidRequest(grpc.StatusCode.INVALID_ARGUMENT, f"{path}: {problem}", reason="INVALID_VALUE", field=path)
 
 
+def checked_timeout(timeout: object) -> float:
+    """Seconds. Raises `InvalidRequest`."""
+    if not isinstance(timeout, Real) or not 0 < float(timeout) <= MAX_TIMEOUT_SECONDS:
+        raise refusal("timeout", f"must be a positive number of seconds, at most {MAX_TIMEOUT_SECONDS} (ten years)")
+    return float(timeout)
+
+
 def build_request(prompt: Prompt, options: Mapping[str, Any]) -> pb.GenerateRequest:
     """A checked request.
 
@@ -101,20 +114,28 @@ def build_request(prompt: Prompt, options: Mapping[str, Any]) -> pb.GenerateRequ
 def _set_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:
     if isinstance(prompt, str):
         _set_field(request, "text", prompt)
+    elif not isinstance(prompt, Sequence) or isinstance(prompt, RAW):
+        raise refusal("input", f"the prompt must be {PROMPTS}")
     elif not prompt:
         raise refusal("input", "the prompt is empty")
     elif isinstance(prompt[0], int):
         _set_field(request, "tokens.ids", prompt)
     else:
         turns = [
-            _guard(f"chat.messages[{i}]", "a role and a text", _chat_message, turn) for i, turn in enumerate(prompt)
+            _guard(f"chat.messages[{i}]", "a role and a text, and nothing else", _chat_message, turn)
+            for i, turn in enumerate(prompt)
         ]
         request.chat.messages.extend(turns)
 
 
-def _chat_message(turn: tuple[str, str]) -> pb.ChatMessage:
-    role, content = turn
-    return pb.ChatMessage(role=role, content=content)
+def _chat_message(turn: object) -> pb.ChatMessage:
+    """From (role, text), or a mapping of exactly `role` and `content`. Raises ValueError for any other form."""
+    match turn:
+        case {"role": str(role), "content": str(content), **more} if not more:
+            return pb.ChatMessage(role=role, content=content)
+        case [str(role), str(content)]:
+            return pb.ChatMessage(role=role, content=content)
+    raise ValueError
 
 
 def _set_field(request: pb.GenerateRequest, path: str, value: object) -> None:
@@ -127,14 +148,16 @@ def _set_field(request: pb.GenerateRequest, path: str, value: object) -> None:
     held = getattr(message, name)
     for number in held.values() if name == "logit_bias" else (held,):
         if isinstance(number, float) and not math.isfinite(number):
-            raise refusal(path, "must be a finite number")
+            raise refusal(path, f"must be {_WORDS[FieldDescriptor.CPPTYPE_FLOAT]}: at most about 3.4e38")
 
 
 def _assign(message: Message, descriptor: FieldDescriptor, value: object) -> None:
     name = descriptor.name
+    if isinstance(value, RAW):
+        raise TypeError
     if descriptor.enum_type is not None:
         prefix = descriptor.enum_type.values[0].name.removesuffix("UNSPECIFIED")
-        setattr(message, name, descriptor.enum_type.values_by_name[f"{prefix}{value}"].number)
+        setattr(message, name, descriptor.enum_type.values_by_name[f"{prefix}{value}".upper()].number)
     elif name == "logit_bias":
         getattr(message, name).update(value)
     elif name == "min_chunk_interval":

@@ -3,14 +3,13 @@
     with Client("router:443", tls=Tls()) as client:
         print(client.generate("Once upon a time", max_output_tokens=64).text)
 
-A prompt is a text, a sequence of token ids, or a sequence of (role, content) messages. Calls that fail before their
-first token are repeated by gRPC itself; a stream that breaks later is resumed where it broke, under a seed with the
-very same text. Errors are `SpecMeshError`s.
+A prompt is a text, a sequence of token ids, or a sequence of messages, each (role, content) or a mapping of these two.
+Calls that fail before their first token are repeated by gRPC itself; a stream that breaks later is resumed where it
+broke, under a seed with the very same text. Errors are `SpecMeshError`s.
 """
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from specmesh._client_request import MAX_REQUEST_BYTES, Options, Prompt, build_request, refusal
+from specmesh._client_request import MAX_REQUEST_BYTES, Options, Prompt, build_request, checked_timeout
 from specmesh._client_results import (
     DeadlineExceeded,
     Delta,
@@ -124,12 +123,6 @@ class ConnectionOptions(TypedDict, total=False):
     tracer: Any
 
 
-def _checked_timeout(timeout: float) -> float:
-    if not 0 < timeout < math.inf:
-        raise refusal("timeout", "must be a positive number of seconds")
-    return timeout
-
-
 class _Connection:
     """What both clients share; `_channel` and `_stub` are theirs."""
 
@@ -139,7 +132,7 @@ class _Connection:
         self._token = options.get("token")
         if self._token is not None and tls is None and not options.get("plaintext_token", False):
             raise ValueError("a token needs tls, or plaintext_token=True where something else encrypts")
-        self._timeout = _checked_timeout(options.get("timeout", 60.0))
+        self._timeout = checked_timeout(options.get("timeout", 60.0))
         self._resumes = options.get("resumes", 3)
         self._tracer = options.get("tracer")
         self._channel = connect()
@@ -153,7 +146,7 @@ class _Connection:
         return [] if token is None else [("authorization", f"Bearer {token}")]
 
     def _seconds(self, timeout: float | None) -> float:
-        return self._timeout if timeout is None else _checked_timeout(timeout)
+        return self._timeout if timeout is None else checked_timeout(timeout)
 
     def _run(self, request: pb.GenerateRequest, timeout: float | None, partial: Partial | None = None) -> Run:
         return Run(request, self._seconds(timeout), self._resumes, partial)

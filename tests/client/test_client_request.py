@@ -76,7 +76,13 @@ def test_messages_are_a_chat() -> None:
         ("presence_penalty", float("-inf"), "sampling.presence_penalty"),
         ("logit_bias", {-1: 1.0}, "sampling.logit_bias"),
         ("logit_bias", {1: float("nan")}, "sampling.logit_bias"),
-        ("rule", "block", "sampling.rule"),
+        ("rule", "BLOCKS", "sampling.rule"),
+        ("rule", 1, "sampling.rule"),
+        ("model", b"m", "model"),
+        ("stop_token_ids", b"ab", "stop.token_ids"),
+        ("stop_token_ids", bytearray(b"ab"), "stop.token_ids"),
+        ("stop_token_ids", 5, "stop.token_ids"),
+        ("continuation_token_ids", b"ab", "continuation_token_ids"),
         ("max_output_tokens", -1, "stop.max_output_tokens"),
         ("stop", "END", "stop.strings"),
         ("stop", ["\ud800"], "stop.strings"),
@@ -105,7 +111,9 @@ def test_what_the_wire_cannot_carry_is_refused_by_name(option: str, value: objec
         ("seed", 2**64, "must be a whole number from 0 to 18446744073709551615"),
         ("priority", 2**31, "must be a whole number from -2147483648 to 2147483647"),
         ("temperature", "hot", "must be a finite number that float32 holds"),
-        ("rule", "block", "must be one of BLOCK, TOKEN, COUPLED"),
+        ("temperature", 1e39, "must be a finite number that float32 holds: at most about 3.4e38"),
+        ("logit_bias", {1: 1e39}, "must be a finite number that float32 holds: at most about 3.4e38"),
+        ("rule", "blocks", "must be one of BLOCK, TOKEN, COUPLED"),
         ("stop_token_ids", [-1], "must be a list, each a whole number from 0 to 4294967295"),
         ("stop", "END", "must be a list, each a text of valid Unicode"),
         ("logit_bias", {-1: 1.0}, "must be a mapping of token ids, whole numbers from 0 to 4294967295, to numbers"),
@@ -126,6 +134,21 @@ def test_a_refusal_says_what_the_field_takes(option: str, value: object, words: 
         ([3, -1], "tokens.ids"),
         ([("user", "hi"), ("user", 5)], "chat.messages[1]"),
         ([("user",)], "chat.messages[0]"),
+        ([("user", b"hi")], "chat.messages[0]"),
+        (["ab", "cd"], "chat.messages[0]"),
+        (("user", "hi"), "chat.messages[0]"),
+        ([{"role": "user"}], "chat.messages[0]"),
+        ([{"role": "user", "content": "x"}, {"role": "user", "content": "hi", "name": "y"}], "chat.messages[1]"),
+        ([{"role": "user", "content": [{"type": "text", "text": "hi"}]}], "chat.messages[0]"),
+        ([{1: 2, 3: 4}], "chat.messages[0]"),
+        (b"abc", "input"),
+        (bytearray(b"abc"), "input"),
+        (memoryview(b"abc"), "input"),
+        (5, "input"),
+        (None, "input"),
+        ((token for token in (1, 2)), "input"),
+        ({"role": "user", "content": "hi"}, "input"),
+        ([1.5, 2], "chat.messages[0]"),
         ("\ud800", "text"),
     ],
 )
@@ -134,6 +157,28 @@ def test_a_prompt_that_cannot_be_sent_is_refused_without_quoting_it(prompt: Any,
         build_request(prompt, {"max_output_tokens": 1})
     assert refusal.value.field == field
     assert "hi" not in refusal.value.message.split()
+
+
+def test_messages_may_be_mappings_of_a_role_and_a_content() -> None:
+    messages = [{"role": "system", "content": "brief"}, {"content": "hi", "role": "user"}]
+    pairs = [("system", "brief"), ("user", "hi")]
+    assert build_request(messages, {"max_output_tokens": 1}) == build_request(pairs, {"max_output_tokens": 1})
+
+
+def test_the_names_of_rules_and_modes_are_taken_in_any_case() -> None:
+    request = build_request("x", {"max_output_tokens": 1, "rule": "block", "draft_mode": "Off"})
+    assert request.sampling.rule == pb.VERIFICATION_RULE_BLOCK
+    assert request.draft.mode == pb.DRAFT_MODE_OFF
+
+
+@pytest.mark.parametrize("timeout", ["5", -1, 0, float("nan"), float("inf"), 1e300, 4e8])
+def test_a_timeout_that_is_none_is_refused_by_name(timeout: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Client("localhost:1", timeout=timeout)
+    assert refused.value.field == "timeout"
+    assert refused.value.message == "timeout: must be a positive number of seconds, at most 315360000 (ten years)"
+    with Client("localhost:1") as client, pytest.raises(InvalidRequest, match="timeout: must be"):
+        client.stream("x", max_output_tokens=1, timeout=timeout)
 
 
 def test_max_output_tokens_has_no_silent_default() -> None:

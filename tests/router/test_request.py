@@ -95,7 +95,7 @@ def test_a_request_narrows_the_arms_and_never_widens_them() -> None:
 
 
 BAD: list[tuple[dict[str, object], type[MeshError], str]] = [
-    ({"model": "other"}, UnknownModel, ""),
+    ({"model": "other"}, UnknownModel, "model"),
     ({"request_id": "no spaces"}, InvalidValue, "request_id"),
     ({"request_id": "x" * 65}, InvalidValue, "request_id"),
     ({"tokens": None}, InvalidValue, "input"),

@@ -95,7 +95,7 @@ def plan_request(request: pb.GenerateRequest, caller: Caller, offer: Offer) -> P
     """Check every field and work out what is not given. Raises a `MeshError` that names the first bad field."""
     refuse_unknown_fields(request)
     if request.model not in ("", offer.target.name):
-        raise UnknownModel("model: not served here; ListModels names what is")
+        raise UnknownModel("model: not served here; ListModels names what is", field="model")
     sampling = _sampling(request.sampling, offer.target.info.vocabulary_size)
     pools, arms = _pools(request.draft, caller, offer)
     rule = _rule(request.sampling, reaches_untrusted=bool(pools & offer.untrusted_pools))

@@ -186,7 +186,7 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
         refuse_unknown_fields(request)
         self._identify(context).require(OPERATOR)
         if request.model not in ("", self._offer().target.name):
-            raise UnknownModel("model: not served here; ListModels names what is")
+            raise UnknownModel("model: not served here; ListModels names what is", field="model")
         return pb.ListDraftsResponse(arms=list_arms(self._mesh.drafts, time.monotonic()))
 
 
