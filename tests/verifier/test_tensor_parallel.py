@@ -130,6 +130,36 @@ async def test_a_rank_that_hangs_ends_the_verifier_after_its_timeout(folder: Pat
         assert not follower.is_running()
 
 
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs (NCCL)"),
+            ],
+        ),
+    ],
+)
+def test_every_draft_over_two_ranks_gives_the_text_of_generate(device: str, tmp_path: Path) -> None:
+    """By gloo, and by NCCL both launched one by one and recorded. Each rank has half of the heads."""
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    visible = {} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+    paths = os.pathsep.join([str(here.parent), str(here), *filter(None, sys.path)])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths} | visible
+    done = subprocess.run(
+        [*command, str(here.parent / "rank_texts.py"), str(tmp_path / "model"), device],
+        env=environment, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    wanted = {"texts": 27, "equal": 27, "local_heads": [4, 2]}
+    assert found == [{"recorded": recorded, **wanted} for recorded in ((False, True) if device == "cuda" else (False,))]
+
+
 def test_torchrun_starts_the_ranks_as_well(folder: Path, tmp_path: Path) -> None:
     """The address comes from rank 0 alone."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
