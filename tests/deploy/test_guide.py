@@ -1,13 +1,26 @@
 """What the documents say about running it, read by what they speak of."""
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from helm_charts import EXAMPLES, ROOT, check_schema, container, needs_tools, of_kind, pod, render
+from helm_charts import (
+    CHART,
+    EXAMPLES,
+    ROOT,
+    check_schema,
+    config_of,
+    container,
+    helm,
+    needs_tools,
+    of_kind,
+    pod,
+    render,
+)
 
 from specmesh.draft.config import DraftConfig
 from specmesh.router.config import RouterConfig
@@ -52,6 +65,44 @@ def test_a_changed_pool_list_changes_these_pools_and_no_others() -> None:
     assert after.keys() - before.keys() == {"mesh-specmesh-draft-code"}
     # Routers learn of the pool; nothing else is started anew.
     assert [name for name in before if before[name] != after[name]] == ["mesh-specmesh-router"]
+
+
+OWN_POOLS: dict[str, Any] = {
+    "images": {name: {"repository": f"acme.io/mesh/{name}"} for name in ("router", "verifier", "draft", "cpu")},
+    "models": {
+        "target": {"pvc": {"claim": "weights", "path": "large"}},
+        "small": {"pvc": {"claim": "weights", "path": "small"}},
+        "words": {"pvc": {"claim": "weights", "path": "tables/support.npz"}},
+    },
+    "verifiers": [{"name": "big", "model": "target", "gpu": {"count": 2}, "kvMemory": "30GiB"}],
+    "drafts": [
+        {
+            "name": "t4", "kind": "hf", "model": "small", "quantization": "int8", "trust": "untrusted", "replicas": 3,
+            "gpu": {"count": 1}, "nodeSelector": {"nvidia.com/gpu.product": "Tesla-T4"},
+        },
+        {"name": "words", "kind": "table", "model": "words", "replicas": 2},
+    ],
+}  # fmt: skip
+
+
+@needs_tools
+def test_the_guides_command_installs_a_users_own_pools_and_says_so(tmp_path: Path) -> None:
+    """Its own line, without a cluster: the notes name what will run, and every service can read its file."""
+    [line] = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("helm install")]
+    (tmp_path / "my-values.yaml").write_text(yaml.safe_dump(OWN_POOLS))
+    _, *words = shlex.split(line)
+    here = {"deploy/helm/specmesh": str(CHART), "my-values.yaml": str(tmp_path / "my-values.yaml")}
+    notes = helm(*(here.get(word, word) for word in words), "--dry-run=client").partition("NOTES:")[2]
+    assert "big: 1 of target, 2 nvidia.com/gpu each\n" in notes
+    assert "t4: 3 of kind hf, model small, not trusted: greedy, seeded and one-hot drafts only\n" in notes
+    assert "words: 2 of kind table, model words\n" in notes
+    objects = render(OWN_POOLS)
+    verifier = VerifierConfig.model_validate(tomllib.loads(config_of(objects, "verifier-big")))
+    assert (verifier.tensor_parallel, verifier.device) == (2, "cuda")
+    quantised = DraftConfig.model_validate(tomllib.loads(config_of(objects, "draft-t4")))
+    assert quantised.drafter == {"source": "/srv/models/small", "device": "cuda", "quantization": "int8"}
+    router = RouterConfig.model_validate(tomllib.loads(config_of(objects, "router")))
+    assert {pool.name: pool.trust for pool in router.pools} == {"t4": "untrusted", "words": "full"}
 
 
 def test_configurations_of_the_guide_are_read() -> None:

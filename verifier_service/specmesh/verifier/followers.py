@@ -22,6 +22,7 @@ GRACE_SECONDS = 5.0
 REFUSED_STATUS = 2
 REFUSED_SECONDS = 60.0
 END_SECONDS = 10.0
+REASON_SECONDS = 0.5
 
 SHARING = threading.Event()
 """Set in a process that shares a model, which has to `leave`."""
@@ -42,6 +43,7 @@ class Followers:
         self.on_lost: Callable[[], None] = _nobody
         self._children: list[subprocess.Popen[bytes]] = []
         self._ending = threading.Event()
+        self._lost = threading.Event()
         if place is not None and place.meeting is not None:
             for rank in range(1, place.size):
                 self._start(rank, environ, arguments)
@@ -62,6 +64,7 @@ class Followers:
         status = child.wait()
         if not self._ending.is_set():
             _log.error(f"rank {rank} of the model has ended with status {status}; nothing can be computed without it")
+            self._lost.set()
             # What it was refused rank 0 is about to be refused too, and says so.
             end_soon(GRACE_SECONDS if status != REFUSED_STATUS else REFUSED_SECONDS)
             self.on_lost()
@@ -78,6 +81,9 @@ class Followers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Wait for those that were sent home; the end of their input ends the others."""
+        if error is not None and self._children:
+            # What failed here may have failed because one of them died, which its own thread is about to say.
+            self._lost.wait(REASON_SECONDS)
         self._ending.set()
         for child in self._children:
             if error is not None and child.stdin is not None:
