@@ -74,7 +74,7 @@ def telemetry_to(endpoint: str) -> tuple[SwitchedTelemetry, OtlpExporter]:
     """As a service has it that traces what its callers want traced; spans leave often, so that a slice has its own."""
     registry = Registry()
     exporter = OtlpExporter(
-        TelemetryConfig(otlp_endpoint=endpoint, spans_seconds=0.02),
+        TelemetryConfig(otlp_endpoint=endpoint, spans_seconds=0.2),
         {"service.name": "specmesh"},
         collect=registry.collect,
         start_ns=registry.start_ns,

@@ -121,8 +121,8 @@ class Family:
 class Deferred(Generic[T]):
     """What there is to record of each step, worked off many at a time.
 
-    In the middle of a step all that recording needs has left the processor's caches, and it takes five times as long as
-    it does for the second of two.
+    In the middle of a step all that recording needs has left the processor's caches, and it takes several times as long
+    as it does for the second of two.
     """
 
     def __init__(self, registry: "Registry", record: Callable[[T], None], most: int = 64) -> None:

@@ -1,11 +1,12 @@
 """Spans and metrics as OTLP messages. Needs `opentelemetry-proto`."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as metrics_pb
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2 as trace_pb
@@ -15,16 +16,24 @@ from specmesh.runtime.telemetry.instruments import Exemplar, Family, HistogramPo
 from specmesh.runtime.telemetry.names import Metric
 from specmesh.runtime.telemetry.spans import Attribute, Span
 
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
 _SAMPLED = 1
 _CUMULATIVE = metrics_pb.AGGREGATION_TEMPORALITY_CUMULATIVE
 
 
 def spans_request(spans: Sequence[Span], resource: Mapping[str, str]) -> ExportTraceServiceRequest:
-    """Ended spans of this service."""
-    scope_spans = trace_pb.ScopeSpans(scope=_scope(), spans=[_span(span) for span in spans])
-    return ExportTraceServiceRequest(
-        resource_spans=[trace_pb.ResourceSpans(resource=_resource(resource), scope_spans=[scope_spans])]
-    )
+    """Ended spans of this service.
+
+    Messages are filled where they lie: to make them first and then copy them in takes three times as long.
+    """
+    request = ExportTraceServiceRequest()
+    of_resource = request.resource_spans.add(resource=_resource(resource))
+    messages = of_resource.scope_spans.add(scope=_scope()).spans
+    for span in spans:
+        _fill_span(messages.add(), span)
+    return request
 
 
 def metrics_request(
@@ -44,23 +53,24 @@ def _scope() -> InstrumentationScope:
 
 
 def _resource(attributes: Mapping[str, str]) -> Resource:
-    return Resource(attributes=[_attribute(key, value) for key, value in attributes.items()])
+    resource = Resource()
+    _add_attributes(resource.attributes, attributes.items())
+    return resource
 
 
-def _span(span: Span) -> trace_pb.Span:
-    code = trace_pb.Status.STATUS_CODE_ERROR if span.error else trace_pb.Status.STATUS_CODE_UNSET
-    return trace_pb.Span(
-        trace_id=span.trace_id.to_bytes(16, "big"),
-        span_id=span.span_id.to_bytes(8, "big"),
-        parent_span_id=span.parent_id.to_bytes(8, "big") if span.parent_id else b"",
-        flags=_SAMPLED,
-        name=span.name,
-        kind=trace_pb.Span.SpanKind.ValueType(span.kind),
-        start_time_unix_nano=span.start_ns,
-        end_time_unix_nano=span.end_ns,
-        attributes=[_attribute(key, value) for key, value in span.attributes.items()],
-        status=trace_pb.Status(code=code),
-    )
+def _fill_span(message: trace_pb.Span, span: Span) -> None:
+    message.trace_id = span.trace_id.to_bytes(16, "big")
+    message.span_id = span.span_id.to_bytes(8, "big")
+    if span.parent_id:
+        message.parent_span_id = span.parent_id.to_bytes(8, "big")
+    message.flags = _SAMPLED
+    message.name = span.name
+    message.kind = trace_pb.Span.SpanKind.ValueType(span.kind)
+    message.start_time_unix_nano = span.start_ns
+    message.end_time_unix_nano = span.end_ns
+    _add_attributes(message.attributes, span.attributes.items())
+    if span.error:
+        message.status.code = trace_pb.Status.STATUS_CODE_ERROR
 
 
 def _metric(family: Family, start_ns: int, now_ns: int) -> metrics_pb.Metric:
@@ -111,20 +121,29 @@ def _exemplar(exemplar: Exemplar) -> metrics_pb.Exemplar:
 
 
 def _attributes(metric: Metric, values: Sequence[str]) -> list[KeyValue]:
-    return [_attribute(key, value) for key, value in zip(metric.attributes, values, strict=True) if value]
+    return [
+        KeyValue(key=key, value=AnyValue(string_value=value))
+        for key, value in zip(metric.attributes, values, strict=True)
+        if value
+    ]
 
 
-def _attribute(key: str, value: Attribute) -> KeyValue:
-    return KeyValue(key=key, value=_value(value))
+def _add_attributes(
+    messages: "RepeatedCompositeFieldContainer[KeyValue]", attributes: Iterable[tuple[str, Attribute]]
+) -> None:
+    for key, value in attributes:
+        _set_value(messages.add(key=key).value, value)
 
 
-def _value(value: Attribute) -> AnyValue:
-    if isinstance(value, bool):
-        return AnyValue(bool_value=value)
-    if isinstance(value, int):
-        return AnyValue(int_value=value)
-    if isinstance(value, float):
-        return AnyValue(double_value=value)
-    if isinstance(value, tuple):
-        return AnyValue(array_value=ArrayValue(values=[_value(each) for each in value]))
-    return AnyValue(string_value=value)
+def _set_value(message: AnyValue, value: Attribute) -> None:
+    if isinstance(value, str):
+        message.string_value = value
+    elif isinstance(value, bool):
+        message.bool_value = value
+    elif isinstance(value, int):
+        message.int_value = value
+    elif isinstance(value, float):
+        message.double_value = value
+    else:
+        for each in value:
+            message.array_value.values.add(string_value=each)
