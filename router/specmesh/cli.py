@@ -128,20 +128,31 @@ def generate(
     given: Any = {name: value for name, value in options.items() if value is not None and value != "" and value != ()}
     given |= {"step_reports": steps, **_draft_options(drafts)}
     console = _console(stderr=True, highlight=False)
-    text = _token_ids(tokens) if tokens is not None else _text(prompt, file, chat, system)
+    text = prompt_of(prompt, file, tokens, chat=chat, system=system)
     shown = generate_text(
         connect, text, given, as_json=as_json, output=sys.stdout, console=console, traceparent=traceparent
     )
     run(shown, connection)
 
 
-def _text(prompt: str | None, file: TextIO | None, chat: bool, system: str | None) -> str | list[tuple[str, str]]:
-    if (prompt is None) == (file is None):
+def prompt_of(
+    prompt: str | None, file: TextIO | None, tokens: str | None, *, chat: bool, system: str | None
+) -> str | list[int] | list[tuple[str, str]]:
+    """What is asked for, from one source. Raises `UsageError` rather than leave anything that was given unused."""
+    sources = {"PROMPT": prompt, "--file": file, "--tokens": tokens}
+    given = [name for name, source in sources.items() if source is not None]
+    if not given:
         raise click.UsageError("Give one of PROMPT, --file FILE (--file - reads standard input) and --tokens.")
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other: each is the prompt.")
     if system is not None and not chat:
-        raise click.UsageError("--system goes with --chat.")
+        raise click.UsageError("--system goes with --chat only.")
+    if tokens is not None:
+        if chat:
+            raise click.UsageError("--tokens and --chat exclude each other: a chat is made of text.")
+        return _token_ids(tokens)
     text = prompt or "" if file is None else _read(file)
-    return [*([("system", system)] if system else []), ("user", text)] if chat else text
+    return [*([] if system is None else [("system", system)]), ("user", text)] if chat else text
 
 
 def _read(file: TextIO) -> str:
@@ -186,18 +197,19 @@ QUARANTINED     sent what it did not sample; needs an operator
 @main.command(help=ARMS_HELP)
 @click.option("--model", default="", help="Only arms of this target.")
 @click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds, with --watch.")
+@click.option("--interval", type=click.FloatRange(0.1), help="Seconds between two, with --watch; default 1.")
 @click.option("--json", "as_json", is_flag=True)
 @connection_options
-def drafts(connection: Connection, model: str, watch: bool, interval: float, as_json: bool) -> None:
+def drafts(connection: Connection, model: str, watch: bool, interval: float | None, as_json: bool) -> None:
     """List the arms."""
     from specmesh.command.drafts import show_drafts
 
     if watch and as_json:
         raise click.UsageError("--watch and --json exclude each other.")
-    shown = show_drafts(
-        connection.client, _console(), model=model, as_json=as_json, interval=interval if watch else None
-    )
+    if interval is not None and not watch:
+        raise click.UsageError("--interval goes with --watch only.")
+    seconds = (interval or 1.0) if watch else None
+    shown = show_drafts(connection.client, _console(), model=model, as_json=as_json, interval=seconds)
     run(shown, connection)
 
 
@@ -239,7 +251,11 @@ def bench(
     """Put a bounded load on a router: tokens per second, latency percentiles."""
     from specmesh.command.bench import PROMPTS, bench_table, run_load
 
+    if file is not None and tokens is not None:
+        raise click.UsageError("--file and --tokens exclude each other.")
     prompts: Sequence[Prompt] = [line for line in _read(file).splitlines() if line] if file else PROMPTS
+    if not prompts:
+        raise click.UsageError("--file: there is no prompt in it.")
     if tokens is not None:
         prompts = [_token_ids(tokens)]
     options = {
@@ -254,6 +270,7 @@ def bench(
         concurrency=concurrency,
         options=options,
         prompts=prompts,
+        on_progress=partial(click.echo, err=True),
     )
     report = run(load, connection)
     if as_json:

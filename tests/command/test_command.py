@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from specmesh.cli import main, prompt_of
 from specmesh.client import AsyncClient
+from specmesh.command.bench import run_load
 from specmesh.command.generate import generate
 from specmesh.command.report import PARTS
 from specmesh.v1 import router_service_pb2 as pb
@@ -148,6 +151,17 @@ def test_bench_reports_its_load(address: str) -> None:
     assert report["ms_to_first_token"]["p50"] > 0
 
 
+async def test_a_load_tells_how_far_it_is(address: str) -> None:
+    told: list[str] = []
+    report = await run_load(
+        lambda: AsyncClient(address), requests=60, concurrency=2, prompts=[[1, 2, 3]],
+        options={"max_output_tokens": 16}, on_progress=told.append, progress_seconds=0.001,
+    )  # fmt: skip
+    assert report["output_tokens"] == 960
+    assert len(told) > 1
+    assert all(re.fullmatch(r"[0-9]+ of 60 requests, [0-9]+ tokens, [0-9]+ s", line) for line in told), told
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -172,11 +186,35 @@ def test_without_a_router_the_next_step_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("generate",), ("generate", "x", "--system", "y"), ("generate", "--tokens", "1,a"), ("drafts", "--tls-key", "x")],
+    ("arguments", "named"),
+    [
+        (("generate",), ["PROMPT", "--file", "--tokens"]),
+        (("generate", "x", "--system", "y"), ["--system", "--chat"]),
+        (("generate", "--tokens", "1,a"), ["--tokens"]),
+        (("generate", "x", "--tokens", "1"), ["PROMPT", "--tokens"]),
+        (("generate", "--file", __file__, "--tokens", "1"), ["--file", "--tokens"]),
+        (("generate", "x", "--file", __file__), ["PROMPT", "--file"]),
+        (("generate", "--tokens", "1", "--chat"), ["--tokens", "--chat"]),
+        (("generate", "--tokens", "1", "--system", "y"), ["--system", "--chat"]),
+        (("bench", "--file", __file__, "--tokens", "1"), ["--file", "--tokens"]),
+        (("bench", "--file", os.devnull), ["--file", "no prompt"]),
+        (("drafts", "--interval", "2"), ["--interval", "--watch"]),
+        (("drafts", "--tls-key", "x"), ["--tls-key"]),
+    ],
 )
-def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...]) -> None:
-    assert "Usage" in specmesh(*arguments, status=2).stderr
+def test_a_wrong_command_line_is_a_usage_error(arguments: tuple[str, ...], named: list[str]) -> None:
+    said = CliRunner().invoke(main, [*arguments], env={"COLUMNS": "200"})
+    assert said.exit_code == 2
+    assert "Usage" in said.stderr
+    problem = said.stderr[said.stderr.index("Error:") :]
+    assert all(name in problem for name in named), problem
+
+
+def test_a_system_message_is_sent_even_when_it_is_empty() -> None:
+    assert prompt_of("x", None, None, chat=True, system="") == [("system", ""), ("user", "x")]
+    assert prompt_of("x", None, None, chat=True, system=None) == [("user", "x")]
+    assert prompt_of("", None, None, chat=False, system=None) == ""
+    assert prompt_of(None, None, "1,2", chat=False, system=None) == [1, 2]
 
 
 def services_of(process: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from specmesh.client import AsyncClient, Delta, Finished, Prompt, SpecMeshError
 
+PROGRESS_SECONDS = 3.0
 PERCENTILES = (50, 90, 99)
 
 PROMPTS = (
@@ -30,11 +31,17 @@ class Measured:
     per_token: list[float] = field(default_factory=list)
     request: list[float] = field(default_factory=list)
     tokens: int = 0
+    """Of the requests that ended well."""
     drafted: int = 0
     accepted: int = 0
     steps: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     first_failure: str = ""
+
+    @property
+    def num_ended(self) -> int:
+        """Requests that are over, well or not."""
+        return len(self.request) + sum(self.failures.values())
 
 
 async def run_load(
@@ -44,18 +51,33 @@ async def run_load(
     concurrency: int,
     options: Mapping[str, Any],
     prompts: Sequence[Prompt] = PROMPTS,
+    on_progress: Callable[[str], None],
+    progress_seconds: float = PROGRESS_SECONDS,
 ) -> dict[str, Any]:
-    """`requests` generations, at most `concurrency` at a time, prompts in turn. Returns the report."""
+    """`requests` generations, at most `concurrency` at a time, prompts in turn. Returns the report.
+
+    Every `progress_seconds` `on_progress` gets a line that says how far it is.
+    """
     measured, numbers = Measured(), iter(range(requests))
 
     async def worker(client: AsyncClient) -> None:
         for number in numbers:
             await _one(client, prompts[number % len(prompts)], options, measured)
 
+    async def progress() -> None:
+        while True:
+            await asyncio.sleep(progress_seconds)
+            seconds = time.perf_counter() - began
+            on_progress(f"{measured.num_ended} of {requests} requests, {measured.tokens} tokens, {seconds:.0f} s")
+
     began = time.perf_counter()
-    async with connect() as client, asyncio.TaskGroup() as group:
-        for _ in range(min(concurrency, requests)):
-            group.create_task(worker(client))
+    telling = asyncio.create_task(progress())
+    try:
+        async with connect() as client, asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, requests)):
+                group.create_task(worker(client))
+    finally:
+        telling.cancel()
     return make_report(measured, time.perf_counter() - began, requests, concurrency)
 
 

@@ -3,16 +3,21 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
-from specmesh.client import AsyncClient
+from specmesh.client import AsyncClient, DeadlineExceeded, Overloaded, Unavailable
 from specmesh.command.report import milliseconds
 from specmesh.v1 import router_service_pb2 as pb
 
+MAY_PASS = (Unavailable, Overloaded, DeadlineExceeded)
+"""Failures that a later poll may not meet."""
 STATE_STYLES = {"READY": "green", "COOLING": "yellow", "PROBING": "yellow", "DRAINING": "yellow"}
 
 
@@ -68,14 +73,31 @@ async def show_drafts(
         elif interval is None:
             console.print(arms_table(arms))
         else:
-            await _watch(client, console, model, interval)
+            await _watch(client, console, model, interval, arms)
 
 
-async def _watch(client: AsyncClient, console: Console, model: str, interval: float) -> None:
-    with Live(console=console, auto_refresh=False) as live:
+async def _watch(
+    client: AsyncClient, console: Console, model: str, interval: float, arms: Sequence[pb.DraftArm]
+) -> None:
+    """One table that changes at a terminal, a table a poll elsewhere. A poll that fails is a line, and not the end."""
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
-            live.update(arms_table(await client.list_drafts(model)), refresh=True)
-            await asyncio.sleep(interval)
+            if live is None:
+                console.print(arms_table(arms))
+            else:
+                live.update(arms_table(arms), refresh=True)
+            arms = await _next_arms(client, console, model, interval)
+
+
+async def _next_arms(client: AsyncClient, console: Console, model: str, interval: float) -> Sequence[pb.DraftArm]:
+    """The arms at the next poll that is answered."""
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            return await client.list_drafts(model)
+        except MAY_PASS as error:
+            told = f"{datetime.now():%H:%M:%S}: no answer, asking again: {error}"
+            console.print(escape(told), style="yellow", highlight=False, soft_wrap=True)
 
 
 async def show_models(connect: Callable[[], AsyncClient], console: Console, *, as_json: bool) -> None:
