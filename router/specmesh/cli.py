@@ -54,11 +54,20 @@ _service("router", "Run one router: --config FILE, --set KEY=VALUE.")
 @main.command()
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="The mesh (TOML); default: the demo.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the router (0: any); default 50050.")
-def up(config: Path | None, port: int | None) -> None:
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="The verifier's. In float32 on a CPU a seed gives the same text, bit for bit.",
+)
+@click.option("--print-config", is_flag=True, help="Print the mesh as a file for --config; start nothing.")
+def up(config: Path | None, port: int | None, dtype: str | None, print_config: bool) -> None:
     """Start a whole mesh on this machine: verifier, drafts and router, each a process of its own."""
-    from specmesh.command.up import run_up
+    from specmesh.command.up import print_mesh, run_up
 
-    sys.exit(run_up(config, port, _console(stderr=True)))
+    console = _console(stderr=True)
+    if print_config:
+        sys.exit(print_mesh(config, port, dtype, sys.stdout, console))
+    sys.exit(run_up(config, port, dtype, console))
 
 
 @main.command()

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,16 @@ def test_a_dead_draft_is_said_and_the_mesh_goes_on(mesh_file: Path) -> None:
         process.communicate(timeout=20)
         assert process.returncode == 0
     assert answer["usage"]["output_tokens"] == 24
+
+
+def test_a_mesh_is_printed_and_not_started(mesh_file: Path, tmp_path: Path) -> None:
+    options = ("up", "--port", "7", "--dtype", "float32", "--print-config")
+    printed = specmesh(*options, "--config", str(mesh_file)).stdout
+    assert tomllib.loads(printed)["router"]["server"]["port"] == 7
+    assert tomllib.loads(printed)["verifier"]["dtype"] == "float32"
+    demo = tomllib.loads(specmesh(*options).stdout)
+    assert demo["verifier"] == {"model": "demo", "dtype": "float32"}
+    assert [draft["pool"] for draft in demo["drafts"]] == ["code-table", "prose-table", "code", "prose", "general"]
 
 
 def test_a_file_that_is_not_text_is_a_usage_error(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 import tomllib
+from pathlib import Path
 
 import pytest
 
-from specmesh.command.mesh_config import DEFAULT_PORT, DraftProcess, MeshConfig, flags, toml_value
+from specmesh.command.demo_assets import demo_mesh
+from specmesh.command.mesh_config import DEFAULT_PORT, DraftProcess, MeshConfig, flags, mesh_toml, toml_value
 from specmesh.command.processes import readable
-from specmesh.command.up import with_port
+from specmesh.command.up import load_mesh, with_dtype, with_port
 from specmesh.runtime.config import ConfigError
 
 
@@ -19,6 +21,27 @@ def test_every_value_survives_the_way_to_a_service(value: object) -> None:
 def test_a_value_that_toml_cannot_say_is_refused() -> None:
     with pytest.raises(ConfigError):
         toml_value(None)
+
+
+def test_a_mesh_is_written_as_a_file_that_says_the_same(tmp_path: Path) -> None:
+    drafts = [
+        {"pool": "code", "kind": "hf", "drafter": {"source": "distilled:code", "threads": 1}},
+        {"pool": "other", "trust": "untrusted", "kind": "lookup"},
+    ]
+    router = {"sessions": {"hold_out": 0}, "server": {"port": 7, "allow": {"specmesh.v1.RouterService/*": ["a.b"]}}}
+    config = MeshConfig.model_validate(
+        {"verifier": {"model": "x", "dtype": "float32"}, "drafts": drafts, "router": router}
+    )
+    path = tmp_path / "mesh.toml"
+    for mesh in (config, MeshConfig(), with_port(demo_mesh(), None)):
+        path.write_text(mesh_toml(mesh), encoding="utf-8")
+        assert load_mesh(path) == mesh
+
+
+def test_the_dtype_is_the_verifiers() -> None:
+    configured = MeshConfig(verifier={"model": "x", "dtype": "bfloat16"})
+    assert with_dtype(configured, "float32").verifier == {"model": "x", "dtype": "float32"}
+    assert with_dtype(configured, None) == configured
 
 
 def test_sections_become_dotted_keys() -> None:
@@ -46,6 +69,16 @@ def test_the_port_is_as_given_then_as_configured_then_the_default() -> None:
             '{"level": "WARNING", "message": "draft lost", "pool": "code", "reason": "gone", "trace_id": "x"}',
             "warning: draft lost (code, gone)",
         ),
+        (
+            '{"level": "INFO", "message": "generated", "finish_reason": "LENGTH", "rule": "BLOCK", "num_input": 3, '
+            '"num_output": 24, "num_drafted": 30, "request_id": "r-1", "trace_id": "x"}',
+            "generated (request r-1, 24 tokens, LENGTH)",
+        ),
+        (
+            '{"level": "INFO", "message": "generated", "finish_reason": "", "num_output": 0, "request_id": "r-1"}',
+            "generated (request r-1, 0 tokens)",
+        ),
+        ('{"level": "INFO", "message": "metrics for Prometheus", "port": 9464}', "metrics for Prometheus (port 9464)"),
         ("Traceback", "Traceback"),
         ("[1, 2]", "[1, 2]"),
     ],

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from specmesh.client import Finished, Generation, Started
 from specmesh.command.bench import Measured, make_report
-from specmesh.command.demo import Demo, Run, overall_speed
+from specmesh.command.demo import Demo, Run, overall_speed, show_results
 from specmesh.command.report import PLAIN, arm_table, generation_json, step_json, totals_by_arm
 from specmesh.command.views import PlainView, TerminalView
 from specmesh.v1 import router_service_pb2 as pb
@@ -112,6 +112,8 @@ def test_a_start_is_shown_and_afterwards_warnings_at_least(view_class: type[Plai
     console = Console(file=io.StringIO(), width=120)
     view = view_class(console, show_log=show_log)
     view.starting("draft code")
+    view.line("draft code", "warning: rows depend [on] the batch")
+    view.line("draft code", "rows are independent")
     view.ready("draft code", "127.0.0.1:1")
     view.close()
     view.line("draft code", "warning: the disk [is] full")
@@ -121,3 +123,18 @@ def test_a_start_is_shown_and_afterwards_warnings_at_least(view_class: type[Plai
     assert "127.0.0.1:1" in written
     assert "the disk [is] full" in written
     assert ("all is well" in written) is show_log
+    assert "rows depend [on] the batch" in written
+    assert ("rows are independent" in written) is show_log
+
+
+@pytest.mark.parametrize("differs", [True, False])
+def test_the_demo_says_which_texts_differ_without_drafts_and_why(differs: bool) -> None:
+    plain = generation(STEPS)
+    if differs:
+        plain.token_ids[5] = 99
+    console = Console(file=io.StringIO(), width=120)
+    show_results(Demo([Run("prose", generation(STEPS), plain)]), console)
+    written = " ".join(console.file.getvalue().split())
+    assert ("from token 6" in written) is differs
+    assert ("the same │" in written) is not differs
+    assert ("bfloat16" in written) is differs

@@ -24,6 +24,11 @@ DISTILLED = ("code", "prose", "general")
 def demo_config(console: Console) -> MeshConfig:
     """Fetch what is missing, then say which processes to run. Raises `ConfigError`."""
     demo_model(console)
+    return demo_mesh()
+
+
+def demo_mesh() -> MeshConfig:
+    """Which processes the demo runs."""
     weights = Path(str(files("specmesh.draft"))) / "weights"
     drafts = [_draft(f"{name}-table", "table", {"path": str(weights / "tables" / f"{name}.npz")}) for name in TABLES]
     # A second thread gains them nothing and is in the verifier's way on a small machine.

@@ -1,6 +1,7 @@
 """Configuration of a whole mesh on one machine: `specmesh up --config FILE`."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -58,5 +59,19 @@ def toml_value(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(_toml_pairs(value)) + "}"
     raise ConfigError(f"{value!r} cannot be passed to a service")
+
+
+def _toml_pairs(table: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+        yield f"{name} = {toml_value(value)}"
+
+
+def mesh_toml(config: MeshConfig) -> str:
+    """A file for `specmesh up --config` that says the same. Raises `ConfigError` for what TOML cannot say."""
+    tables = [("[verifier]", config.verifier)]
+    tables += [("[[drafts]]", {"pool": draft.pool, "trust": draft.trust, **draft.settings}) for draft in config.drafts]
+    tables.append(("[router]", config.router))
+    return "\n".join("\n".join([header, *_toml_pairs(table), ""]) for header, table in tables)

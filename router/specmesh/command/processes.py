@@ -12,8 +12,11 @@ STOP_SECONDS = 40.0
 """Longer than a service's default drain."""
 KEPT_LINES = 20
 MAX_LINE_BYTES = 1024 * 1024
-TOLD = ("pool", "arm", "model", "address", "reason", "error")
-"""Fields of a log line that a person needs to understand it."""
+TOLD = {
+    "pool": "{}", "arm": "{}", "model": "{}", "address": "{}", "reason": "{}", "error": "{}", "port": "port {}",
+    "request_id": "request {}", "num_output": "{} tokens", "finish_reason": "{}",
+}  # fmt: skip
+"""Fields of a log line that a person needs to understand it, and how they are said."""
 
 
 class ServiceEnded(Exception):
@@ -116,6 +119,6 @@ def readable(line: str) -> str:
     if not isinstance(record, dict) or "message" not in record:
         return line
     level = str(record.get("level", "INFO"))
-    details = ", ".join(str(record[key]) for key in TOLD if record.get(key))
+    details = ", ".join(form.format(record[key]) for key, form in TOLD.items() if record.get(key) not in (None, ""))
     message = f"{record['message']} ({details})" if details else str(record["message"])
     return message if level == "INFO" else f"{level.lower()}: {message}"

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
 from specmesh.client import SpecMeshError
-from specmesh.command.demo_assets import demo_config
+from specmesh.command.demo_assets import demo_mesh, demo_model
 from specmesh.command.mesh import Mesh, running_mesh
-from specmesh.command.mesh_config import DEFAULT_ADDRESS, DEFAULT_PORT, MeshConfig
+from specmesh.command.mesh_config import DEFAULT_ADDRESS, DEFAULT_PORT, MeshConfig, mesh_toml
 from specmesh.command.processes import ServiceEnded
 from specmesh.command.views import start_view
 from specmesh.runtime.config import ConfigError, load_config
@@ -70,16 +70,36 @@ async def stop_signal() -> AsyncIterator[asyncio.Event]:
         restore()
 
 
-def run_up(path: Path | None, port: int | None, console: Console) -> int:
+def run_up(path: Path | None, port: int | None, dtype: str | None, console: Console) -> int:
     """`specmesh up`; its exit status."""
 
     async def main() -> None:
-        given = with_port(load_mesh(path), port) if path else with_port(MeshConfig(), port)
+        given = configured_mesh(path, port, dtype)
         require_free_port(given)
-        config = given if path else with_port(demo_config(console), port)
-        await serve_mesh(config, console, lambda mesh: _say_ready(mesh, console))
+        if path is None:
+            demo_model(console)
+        await serve_mesh(given, console, lambda mesh: _say_ready(mesh, console))
 
     return run_guarded(main(), console)
+
+
+def print_mesh(path: Path | None, port: int | None, dtype: str | None, output: TextIO, console: Console) -> int:
+    """`specmesh up --print-config`; its exit status."""
+
+    async def main() -> None:
+        output.write(mesh_toml(configured_mesh(path, port, dtype)))
+
+    return run_guarded(main(), console)
+
+
+def configured_mesh(path: Path | None, port: int | None, dtype: str | None) -> MeshConfig:
+    """The file's mesh or the demo's, with what flags say. Raises `ConfigError`."""
+    return with_port(with_dtype(load_mesh(path) if path else demo_mesh(), dtype), port)
+
+
+def with_dtype(config: MeshConfig, dtype: str | None) -> MeshConfig:
+    """The verifier's dtype: as given, else as configured."""
+    return config.model_copy(update={"verifier": config.verifier | {"dtype": dtype}}) if dtype else config
 
 
 def load_mesh(path: Path) -> MeshConfig:

@@ -29,15 +29,14 @@ class _Row:
 
 
 class TerminalView:
-    """A line per service that shows what it is at, while the mesh starts; then its log lines."""
+    """Log lines, and while the mesh starts below them a line per service that shows what it is at."""
 
     def __init__(self, console: Console, *, show_log: bool) -> None:
-        """With `show_log` every log line is printed once all is ready, else warnings and errors only."""
+        """With `show_log` every log line is printed, else warnings and errors only."""
         self._console = console
         self._show_log = show_log
         self._rows: dict[str, _Row] = {}
         self._live = Live(console=console, refresh_per_second=8, get_renderable=self._render)
-        self._done = False
 
     def starting(self, name: str) -> None:
         """A spinner for it."""
@@ -45,10 +44,9 @@ class TerminalView:
         self._live.start()
 
     def line(self, name: str, text: str) -> None:
-        """Its latest words beside its name."""
-        if self._done:
-            _print_log(self._console, name, text, everything=self._show_log)
-        elif name in self._rows:
+        """Its latest words beside its name while it starts, which others replace; and what is to stay, above."""
+        _print_log(self._console, name, text, everything=self._show_log)
+        if name in self._rows and not self._rows[name].address:
             self._rows[name].note = text[:MAX_LINE]
 
     def ready(self, name: str, address: str) -> None:
@@ -58,7 +56,6 @@ class TerminalView:
 
     def close(self) -> None:
         """All is ready, or failed: leave the lines as they are."""
-        self._done = True
         self._live.stop()
 
     def _render(self) -> Group:
