@@ -19,6 +19,7 @@ from specmesh.router.policies import (
     expected_tokens,
     make_policy,
 )
+from specmesh.router.policies.goodput import SETTLED_STEPS
 from specmesh.router.policies.planner import Option, best_length, best_option
 from specmesh.runtime.types import Rule
 
@@ -167,6 +168,25 @@ def test_one_outlier_neither_sinks_nor_blinds(factor: float, at: int) -> None:
     policy = goodput()
     world.play(policy, 400)
     assert share(world.choices[150:], B) > 0.85
+
+
+def test_settled_on_plain_decoding_its_choice_stands_for_several_steps_and_a_trial_for_one() -> None:
+    """Steps in between are not chosen, and are counted and learned from all the same."""
+    policy = goodput()
+    stood: list[int] = []
+    left, choice = 0, PLAIN
+    for step in range(3000):
+        view = StepView(1, 10 + step, 8, (ArmView(A, 8),))
+        if not left:
+            choice = policy.choose(view)
+            left = choice.plain_steps
+            if step > 100:
+                stood.append(left)
+        left -= 1
+        seconds = sum(loaded(choice, 1))
+        policy.observe(StepObservation(1, choice, choice.block_length, 0, 1, StepSeconds(seconds), position=step))
+    assert stood.count(SETTLED_STEPS) > 100
+    assert 0 < stood.count(1) < 20, "another arm is still tried now and then"
 
 
 def test_a_session_that_changes_its_topic_changes_its_arm() -> None:

@@ -22,6 +22,9 @@ FIRST_LENGTH = 4
 FIRST_STEPS = 2
 """Steps by which a time is known: one alone may be an outlier."""
 MAX_FIRST_TRIES = 4
+SETTLED_STEPS = 4
+"""Plain steps that may go by before it is asked again, where plain decoding is the best there is."""
+SETTLED = Choice(None, 0, plain_steps=SETTLED_STEPS)
 STALE_STEPS = 16
 FADING_STEPS = 8
 MAX_SAVED_STEPS = 20.0
@@ -42,6 +45,8 @@ class _Session:
         self.promised = 1.0
         self.num_sessions = 1
         self.was_warm = False
+        self.chosen = False
+        """Whether the step in flight was: not, when it is one of several plain ones."""
         self.expected: dict[Arm, tuple[object, list[float]]] = {}
         self.asked: dict[Arm, int] = {}
         """Position up to which each arm was given the context."""
@@ -72,6 +77,7 @@ class GoodputPolicy:
         if choice is None:
             choice = self._planned(list(self._options(tokens, view.num_sessions)))
         self._num_steps += 1
+        session.chosen = True
         record = self._record(choice.arm)
         record.played_at, record.tries = self._num_steps, record.tries + 1
         session.num_sessions = view.num_sessions
@@ -109,6 +115,8 @@ class GoodputPolicy:
         choice, seconds = observation.choice, observation.seconds
         self._times.add(choice, seconds, session.num_sessions, first=session.num_steps == 0, warm=session.was_warm)
         session.num_steps += 1
+        self._num_steps += not session.chosen
+        session.chosen = False
         if choice.arm and not observation.ended:
             self._record(choice.arm).record(
                 self._num_steps,
@@ -175,7 +183,7 @@ class GoodputPolicy:
             if min(loss, MAX_SAVED_STEPS * best.seconds) <= self._saved_seconds:
                 self._saved_seconds = max(self._saved_seconds - loss, 0.0)
                 return probe.choice
-        return best.choice
+        return best.choice if best.choice.arm else SETTLED
 
     def _save(self, seconds: float) -> None:
         """Put a share of the time by for probing."""
