@@ -19,6 +19,8 @@ from specmesh.model.spans import Span
 BLOCKS = 24
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 TOLERANCES = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
+FORMS = ((False, False), (True, False), (True, True))
+"""Of a model: forwards recorded or not, layers fused or not."""
 SPANS = (
     Span([0] * 5, 40, [7, 3, 11], 0),
     Span([0], 0, [5], 0),
@@ -60,11 +62,12 @@ def error_of(case: Case, device: str) -> float:
     """Largest difference; NaN when something was read that belongs to nobody or to another session."""
     from specmesh.kernels.compiled.kv_write import kv_write
     from specmesh.kernels.compiled.paged_attention import Tiling, paged_attention
-    from specmesh.model.plan import span_slots
-    from specmesh.model.tiles import block_tables, queries_per_tile, tile_fields
+    from specmesh.model.layout import layout_of
+    from specmesh.model.tiles import queries_per_tile
 
     shape, dtype = case.shape, DTYPES[case.dtype]
     generator = torch.Generator().manual_seed(5)
+    layout = layout_of(SPANS)
     num_tokens = sum(len(span.token_ids) for span in SPANS)
     # Strides as a model has them: heads first.
     query = random(generator, shape.num_heads, num_tokens, shape.key_size).to(device, dtype).transpose(0, 1)
@@ -80,11 +83,9 @@ def error_of(case: Case, device: str) -> float:
             keys[block, position % 16] = random(generator, *keys.shape[2:]).to(device, dtype)
             values[block, position % 16] = random(generator, *values.shape[2:]).to(device, dtype)
     padding = torch.tensor([-1], device=device)
-    kv_write(
-        key, value, keys, values, torch.cat((torch.from_numpy(span_slots(SPANS)).to(device), padding))[:num_tokens]
-    )
+    kv_write(key, value, keys, values, torch.cat((torch.from_numpy(layout.slots).to(device), padding))[:num_tokens])
     queries = queries_per_tile(SPANS, shape.num_heads // shape.num_kv_heads)
-    tiles, tables = (torch.from_numpy(array).to(device) for array in (tile_fields(SPANS, queries), block_tables(SPANS)))
+    tiles, tables = (torch.from_numpy(array.copy()).to(device) for array in (layout.tiles(queries), layout.tables))
     tiles = torch.cat((tiles, tiles.new_tensor([[0, 30, 0, 1]])))  # padding
     found = paged_attention(query, keys, values, tiles, tables, 0.3, Tiling(queries, case.splits))
     return float((found.float() - expected(query, keys, values, 0.3)).abs().max())
@@ -128,17 +129,17 @@ def again(forward: Callable[[], Tensor]) -> Recorded:
     return Recorded(kept, replay)
 
 
-def model_error(device: str, *, recorded: bool) -> float:
+def model_error(device: str, *, recorded: bool, fused: bool) -> float:
     """A tiny model over the compiled attention against transformers' own: chunks, company and a rolled-back block.
 
-    `recorded`: what has few enough tokens is a recorded forward.
+    `recorded`: every forward is a recorded one; `fused`: its layers are the fused ones.
     """
     from model_builders import paged_twin, plain_logits, plain_model, random_ids
 
     plain = plain_model()
-    model = paged_twin(plain, device=device, compiled=True)
+    model = paged_twin(plain, device=device, compiled=True, fused=fused)
     if recorded:
-        model.warm_up(4, None if device == "cuda" else again)
+        model.warm_up(4, 40, None if device == "cuda" else again)
     sessions = [random_ids(50, 1), random_ids(33, 2)]
     tables: Sequence[Sequence[int]] = ([0, 11, 5, 9], [8, 7, 6])  # 0: where padding must not be written
     pieces: list[list[Tensor]] = [[], []]
@@ -160,7 +161,7 @@ def model_error(device: str, *, recorded: bool) -> float:
 
 def main(device: str) -> None:
     errors = {case.name: error_of(case, device) for case in CASES}
-    models = [model_error(device, recorded=recorded) for recorded in (False, True)]
+    models = [model_error(device, recorded=recorded, fused=fused) for recorded, fused in FORMS]
     json.dump({"errors": errors, "writes": writes_as_the_reference(device), "model": models}, sys.stdout)
 
 

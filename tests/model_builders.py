@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PretrainedConfig
 
 from specmesh.model.attention import ATTENTION_NAME
+from specmesh.model.fused import fuse
 from specmesh.model.paged import PagedModel
 
 VOCABULARY = 101
@@ -45,8 +46,11 @@ def paged_twin(
     num_blocks: int = 64,
     device: str = "cpu",
     compiled: bool = False,
+    fused: bool = False,
 ) -> PagedModel:
-    """The same weights behind the paged cache; `compiled`: by the Triton kernels, on a CPU interpreted ones."""
+    """The same weights behind the paged cache; `compiled`: by the Triton kernels, on a CPU interpreted ones; `fused`:
+    its layers too.
+    """
     config = LlamaConfig.from_dict(plain.config.to_dict())
     config._attn_implementation = ATTENTION_NAME
     module = LlamaForCausalLM(config)
@@ -55,6 +59,8 @@ def paged_twin(
     paged.compiled = compiled
     if compiled:
         paged.independent_rows = False
+    if fused:
+        fuse(paged.module)
     paged.allocate_cache(num_blocks)
     return paged
 

@@ -10,10 +10,11 @@ from typing import Any
 import compiled_attention
 import pytest
 import torch
-from compiled_attention import CASES, TOLERANCES, Case
+from compiled_attention import CASES, FORMS, TOLERANCES, Case
 
+from specmesh.model.layout import layout_of
 from specmesh.model.spans import Span
-from specmesh.model.tiles import can_compile, num_splits, queries_per_tile, tile_fields
+from specmesh.model.tiles import can_compile, num_splits, queries_per_tile
 
 on_gpu = [
     pytest.mark.gpu,
@@ -46,10 +47,9 @@ def test_interpreted_writes_go_where_the_reference_writes(interpreted: dict[str,
 
 
 def test_a_model_over_the_interpreted_kernels_is_the_model(interpreted: dict[str, Any]) -> None:
-    """Eagerly, and with ticks that are recorded by size, padded and run again on other inputs."""
-    eager, recorded = interpreted["model"]
-    assert eager <= MODEL_TOLERANCE
-    assert recorded <= MODEL_TOLERANCE
+    """Launched one by one; recorded by size, padded and run again on other inputs; its own layers and fused ones."""
+    assert len(interpreted["model"]) == len(FORMS)
+    assert max(interpreted["model"]) <= MODEL_TOLERANCE
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=on_gpu, id=case.name) for case in CASES])
@@ -59,17 +59,17 @@ def test_compiled_attention_is_plain_softmax(case: Case) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-@pytest.mark.parametrize("recorded", [False, True])
-def test_a_model_over_the_compiled_kernels_is_the_model(recorded: bool) -> None:
+@pytest.mark.parametrize(("recorded", "fused"), FORMS)
+def test_a_model_over_the_compiled_kernels_is_the_model(recorded: bool, fused: bool) -> None:
     assert compiled_attention.writes_as_the_reference("cuda")
-    assert compiled_attention.model_error("cuda", recorded=recorded) <= MODEL_TOLERANCE
+    assert compiled_attention.model_error("cuda", recorded=recorded, fused=fused) <= MODEL_TOLERANCE
 
 
 @pytest.mark.parametrize(("longest", "group", "queries"), [(1, 4, 1), (5, 4, 8), (5, 1, 8), (256, 4, 16), (9, 71, 1)])
 def test_tiles_fill_a_product_and_are_no_larger(longest: int, group: int, queries: int) -> None:
     spans = [Span([0], 7, [0], 0), Span([0] * longest, 0, [0] * 16, 0)]
     assert queries_per_tile(spans, group) == queries
-    tiles = tile_fields(spans, queries)
+    tiles = layout_of(spans).tiles(queries)
     assert tiles[:, 2].sum() == 1 + longest
     assert tiles[0].tolist() == [0, 7, 1, 0]
     assert tiles[-1, 0] + tiles[-1, 2] == 1 + longest
@@ -80,7 +80,7 @@ def test_contexts_are_cut_while_that_fills_a_gpu_and_is_worth_it() -> None:
     def splits(context: int, sessions: int) -> int:
         return num_splits([Span([0], context - 1, [], 0)] * sessions, sessions, 8)
 
-    assert [splits(8192, 1), splits(8192, 8), splits(8192, 128), splits(512, 1), splits(100, 1)] == [16, 4, 1, 2, 1]
+    assert [splits(8192, 1), splits(8192, 8), splits(8192, 128), splits(512, 1), splits(100, 1)] == [32, 4, 1, 2, 1]
 
 
 def test_a_cpu_takes_the_reference() -> None:

@@ -47,7 +47,7 @@ class AttentionPlan:
 class CompiledPlan:
     """The same for the Triton kernels.
 
-    `slots` [N] int64, `tiles` [T, 4] and `tables` [B, M] int32: see `compiled.paged_attention`; `queries` per tile,
+    `slots` [N] int64, `tiles` [T, 4] and `tables` [M] int32: see `compiled.paged_attention`; `queries` per tile,
     `splits` of a context.
     """
 
@@ -61,6 +61,14 @@ class CompiledPlan:
         """Write and attend; `cache` is the layer's keys and values."""
         call = attend_compiled_op if torch.compiler.is_compiling() else attend_compiled
         return call(query, key, value, *cache, self.slots, self.tiles, self.tables, scale, self.queries, self.splits)
+
+    def read(self, query: Tensor, cache: tuple[Tensor, Tensor], scale: float) -> Tensor:
+        """Attend [N, H, D] over what is written already: [N, H, Dv]."""
+        from specmesh.kernels.compiled import paged_attention as compiled_attention
+
+        tiling = compiled_attention.Tiling(self.queries, self.splits)
+        result: Tensor = compiled_attention.paged_attention(query, *cache, self.tiles, self.tables, scale, tiling)
+        return result
 
 
 @dataclass(frozen=True, slots=True)

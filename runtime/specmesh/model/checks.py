@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from specmesh.model.attention import ATTENTION_NAME
 from specmesh.model.errors import UnsupportedModel
+from specmesh.model.fused import fuse, fusing_problem
 from specmesh.model.paged import PagedModel
 from specmesh.model.plan import Span
 
@@ -29,6 +30,10 @@ LENGTHS = (37, 26)
 CHUNKS = ((0, 5, 6, 30, 37), (0, 17, 18, 20, 26))
 """Tokens of the two sessions, and where each is cut: chunks and single tokens, beyond `SMALL_WINDOW`."""
 CHANGING_ROPE = ("dynamic", "longrope")
+NO_MODEL = (RuntimeError, TypeError, AttributeError, LookupError, ValueError, StrictDataclassError)
+"""What a small model raises whose configuration cannot be shrunk so."""
+
+logger = logging.getLogger(__name__)
 
 
 def check_architecture(config: PretrainedConfig) -> None:
@@ -39,8 +44,30 @@ def check_architecture(config: PretrainedConfig) -> None:
     check_rope(config)
     try:
         compare(*_twins(shrink(config)))
-    except (RuntimeError, TypeError, AttributeError, LookupError, ValueError, StrictDataclassError) as error:
+    except NO_MODEL as error:
         raise UnsupportedModel(f"a small model of its kind cannot be checked: {type(error).__name__}") from error
+
+
+def fuse_where_equal(model: PagedModel) -> bool:
+    """Swap a model's layers for their fused forms, if a small random model of its kind with such layers, on the same
+    device, equals eager attention as `check_architecture` asks. Else leave it as it is and log why.
+    """
+    problem = fusing_problem(model.module)
+    if problem is None:
+        try:
+            fused_difference(model.module.config, model.device)
+        except (UnsupportedModel, *NO_MODEL) as error:
+            problem = f"a small model with fused layers fails: {type(error).__name__}: {error}".splitlines()[0]
+    if problem is not None:
+        logger.warning(f"the model's layers run launch by launch, not fused: {problem}")
+        return False
+    fuse(model.module)
+    return True
+
+
+def fused_difference(config: PretrainedConfig, device: torch.device) -> float:
+    """`compare` for a small random model of this class and configuration with fused layers, paged on `device`."""
+    return compare(*_twins(shrink(config), device, fused=True))
 
 
 def compare(plain: PreTrainedModel, paged: PagedModel) -> float:
@@ -115,14 +142,22 @@ def _fewer_layers(config: PretrainedConfig) -> dict[str, Any]:
     return {"num_hidden_layers": len(kept), "layer_types": [kinds[index] for index in sorted(kept)]}
 
 
-def _twins(config: PretrainedConfig) -> tuple[PreTrainedModel, PagedModel]:
-    """One random float32 model twice: with its own attention, and paged."""
+def _twins(
+    config: PretrainedConfig, device: torch.device | None = None, *, fused: bool = False
+) -> tuple[PreTrainedModel, PagedModel]:
+    """One random float32 model twice: with its own attention on the CPU, and paged, on `device`, its layers `fused`."""
+    device = device or torch.device("cpu")
     with without_warnings():
         plain = build_small(config, "eager")
         module = build_small(config, ATTENTION_NAME)
     randomise(plain)
     module.load_state_dict(plain.state_dict())
-    return plain, PagedModel(module, device="cpu", dtype=torch.float32, vocabulary_size=SMALL_VOCABULARY)
+    module.to(device)  # type: ignore[arg-type]  # declared for a module of another kind
+    paged = PagedModel(module, device=device, dtype=torch.float32, vocabulary_size=SMALL_VOCABULARY)
+    if fused:
+        paged.compiled, paged.independent_rows = True, False
+        fuse(module)
+    return plain, paged
 
 
 def build_small(config: PretrainedConfig, attention: str) -> PreTrainedModel:

@@ -1,8 +1,9 @@
-"""Forwards of few tokens as recorded CUDA graphs: by size, for launching them one by one takes longer than they run.
+"""Forwards as recorded CUDA graphs: by size, for launching them one by one takes longer than they run.
 
-tick      a forward whose spans are all short: steps of sessions, no chunks of prompts
-bucket    (tokens, tiles) that a recorded forward has room for; what a tick leaves over is padding: tokens that are
-          written nowhere and attended to by no tile
+step      a forward whose spans are all short: sessions' blocks, no chunks of prompts; it has logits of all its tokens
+chunk     a forward with a chunk of a prompt in it; few of its tokens' logits are wanted
+bucket    what a recorded forward has room for; what a tick leaves over is padding: tokens that are written nowhere and
+          attended to by no tile
 """
 
 import logging
@@ -10,23 +11,38 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from specmesh.model.attention import AttentionShape, CompiledPlan, PagedCache
-from specmesh.model.plan import span_slots
 from specmesh.model.spans import Span
-from specmesh.model.tiles import MAX_SPLITS, MAX_TILE_ROWS, PROGRAMS, block_tables, tile_fields
+from specmesh.model.staging import Staging
+from specmesh.model.tiles import LEAST_SPLIT_TOKENS, MAX_SPLITS, MAX_TILE_ROWS, PROGRAMS
 
 TOKENS = (1, 2, 4, 5, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640)
 TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_QUERIES = 8
-"""Per tile: a block of up to 7 drafted tokens is one tile, a longer one several."""
+"""Per tile of a step: a block of up to 7 drafted tokens is one tile, a longer one several."""
 MAX_SPAN_TOKENS = 65
 """A longer span is a prompt's chunk."""
+CHUNK_TOKENS = (96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
+CHUNK_ROWS = 64
+"""Logits of a chunk's forward; where more are wanted, as many as a step may have."""
+CHUNK_SPANS = 128
+"""Sessions in a chunk's forward, at most."""
+MAX_TABLE_BLOCKS = 1 << 19
+"""Of all sessions of a tick: more go unrecorded."""
 
 logger = logging.getLogger(__name__)
+
+
+class Bucket(NamedTuple):
+    """Tokens and tiles of a recorded forward, queries of a tile, and rows of logits; None: those of all tokens."""
+
+    tokens: int
+    tiles: int
+    queries: int
+    rows: int | None = None
 
 
 class Recorded(NamedTuple):
@@ -63,89 +79,106 @@ class TickGraphs:
         cache: PagedCache,
         attention: AttentionShape,
         *,
-        max_tokens: int,
-        max_blocks: int,
+        max_rows: int,
+        max_chunk: int,
+        max_context: int,
         record: Record,
     ) -> None:
-        device = cache.keys.device
+        """`max_rows`: tokens of a step, and rows of logits; `max_chunk`: of prompts in one forward, 0: not recorded."""
+        self._max_splits = max(1, min(max_context // LEAST_SPLIT_TOKENS, MAX_SPLITS))
         self._module = module
         self._cache = cache
         self._attention = attention
-        self._group = attention.num_heads // attention.num_kv_heads
-        self._queries = min(MAX_QUERIES, 1 << (max(1, MAX_TILE_ROWS // self._group).bit_length() - 1))
         self._record = record
-        self._tokens = [size for size in TOKENS if size < max_tokens] + [max_tokens]
-        # ids, positions and slots of every token; then a tile's fields and its session's blocks.
-        self._rows = torch.zeros(3, max_tokens, dtype=torch.int64, device=device)
-        self._tiles = torch.zeros(TILES[-1], 4, dtype=torch.int32, device=device)
-        self._tables = torch.zeros(TILES[-1], max_blocks, dtype=torch.int32, device=device)
-        self._recorded: dict[tuple[int, int], Recorded] = {}
+        most = MAX_TILE_ROWS // (attention.num_heads // attention.num_kv_heads)
+        self._chunk_queries = 1 << (max(1, most).bit_length() - 1)
+        self._step_queries = min(MAX_QUERIES, self._chunk_queries)
+        self._steps = [size for size in TOKENS if size < max_rows] + [max_rows]
+        longest = max_rows + max_chunk if max_chunk else 0
+        self._chunks = [size for size in CHUNK_TOKENS if size < longest] + [longest] if max_chunk else []
+        self._chunk_rows = sorted({min(CHUNK_ROWS, max_rows), max_rows})
+        self._staging = Staging(
+            max(self._steps + self._chunks),
+            max([TILES[-1], *(self._chunk_tiles(tokens) for tokens in self._chunks)]),
+            MAX_TABLE_BLOCKS,
+            cache.keys.device,
+        )
+        self._recorded: dict[Bucket, Recorded] = {}
 
     def record_all(self) -> None:
         """Record every bucket, the largest first, so that the others find memory in the pool."""
-        buckets = [
-            (tokens, tiles)
-            for tokens in reversed(self._tokens)
+        sizes = [(tokens, rows) for tokens in reversed(self._chunks) for rows in reversed(self._chunk_rows)]
+        chunks = list(dict.fromkeys(self._chunk_bucket(*size) for size in sizes))
+        steps = [
+            Bucket(tokens, tiles, self._step_queries)
+            for tokens in reversed(self._steps)
             for tiles in TILES
-            if tiles < 2 * tokens and tokens <= tiles * self._queries
+            if tiles < 2 * tokens and tokens <= tiles * self._step_queries
         ]
+        buckets = chunks + steps
         for done, bucket in enumerate(buckets):
             if done % 10 == 0:
                 logger.info(f"recording forwards: {done} of {len(buckets)}")
             self._recorded_for(bucket)
         logger.info(f"recording forwards: {len(buckets)} of {len(buckets)}")
 
-    def bucket_of(self, spans: Sequence[Span]) -> tuple[int, int] | None:
-        """The smallest that has room; None: not a tick, or too large."""
+    def _chunk_tiles(self, tokens: int) -> int:
+        return -(-tokens // self._chunk_queries) + CHUNK_SPANS
+
+    def _chunk_bucket(self, tokens: int, rows: int) -> Bucket:
+        return Bucket(tokens, self._chunk_tiles(tokens), self._chunk_queries, min(rows, tokens))
+
+    def bucket_of(self, spans: Sequence[Span]) -> Bucket | None:
+        """The smallest that has room; None: too large for all."""
         lengths = [len(span.token_ids) for span in spans]
-        tokens, tiles = sum(lengths), sum(-(-length // self._queries) for length in lengths)
-        if tokens > self._tokens[-1] or tiles > TILES[-1] or max(lengths) > MAX_SPAN_TOKENS:
+        tokens = sum(lengths)
+        if sum(len(span.block_table) for span in spans) > MAX_TABLE_BLOCKS:
             return None
-        return self._tokens[bisect_left(self._tokens, tokens)], TILES[bisect_left(TILES, tiles)]
+        if max(lengths) <= MAX_SPAN_TOKENS and tokens <= self._steps[-1]:
+            tiles = sum(-(-length // self._step_queries) for length in lengths)
+            if tiles > TILES[-1]:
+                return None
+            size = self._steps[bisect_left(self._steps, tokens)]
+            return Bucket(size, TILES[bisect_left(TILES, tiles)], self._step_queries)
+        rows = tokens - sum(span.first_row for span in spans)
+        if not self._chunks or tokens > self._chunks[-1] or rows > self._chunk_rows[-1] or len(spans) > CHUNK_SPANS:
+            return None
+        rows_size = self._chunk_rows[bisect_left(self._chunk_rows, rows)]
+        return self._chunk_bucket(self._chunks[bisect_left(self._chunks, tokens)], rows_size)
 
-    def run(self, spans: Sequence[Span], bucket: tuple[int, int]) -> Tensor:
-        """Logits [tokens of the bucket, W] of all tokens in order, then padding; overwritten by the next run."""
-        num_tokens, num_tiles = bucket
-        ids = [token for span in spans for token in span.token_ids]
-        rows = np.zeros((3, num_tokens), np.int64)
-        rows[2] = -1
-        rows[0, : len(ids)] = ids
-        rows[1, : len(ids)] = np.concatenate([np.arange(span.start, span.end) for span in spans])
-        rows[2, : len(ids)] = span_slots(spans)
-        tiles = np.zeros((num_tiles, 4), np.int32)
-        filled = tile_fields(spans, self._queries)
-        tiles[: len(filled)] = filled
-        tables = block_tables(spans)
+    def run(self, spans: Sequence[Span], bucket: Bucket) -> Tensor:
+        """Logits [R, W] of the rows wanted, in order; overwritten by the next run."""
         recorded = self._recorded_for(bucket)
-        self._rows[:, :num_tokens].copy_(torch.from_numpy(rows))
-        self._tiles[:num_tiles].copy_(torch.from_numpy(tiles))
-        self._tables[: tables.shape[0], : tables.shape[1]].copy_(torch.from_numpy(tables))
+        wanted = self._staging.send(spans, bucket.tokens, bucket.queries, bucket.tiles)
         recorded.replay()
-        return recorded.logits
+        if bucket.rows is None and wanted is not None:
+            return recorded.logits[wanted]
+        return recorded.logits[: sum(len(span.token_ids) - span.first_row for span in spans)]
 
-    def _recorded_for(self, bucket: tuple[int, int]) -> Recorded:
+    def _recorded_for(self, bucket: Bucket) -> Recorded:
         if bucket not in self._recorded:
-            self._rows[2].fill_(-1)
-            self._tiles.zero_()
+            self._staging.clear()
             self._recorded[bucket] = self._record(lambda: self._forward(bucket))
         return self._recorded[bucket]
 
-    def _forward(self, bucket: tuple[int, int]) -> Tensor:
-        num_tokens, num_tiles = bucket
-        splits = PROGRAMS // (num_tiles * self._attention.num_kv_heads)
+    def _forward(self, bucket: Bucket) -> Tensor:
+        busy_tiles = bucket.tiles if bucket.rows is None else -(-bucket.tokens // bucket.queries)
+        splits = PROGRAMS // (busy_tiles * self._attention.num_kv_heads)
+        staged = self._staging
         plan = CompiledPlan(
-            slots=self._rows[2, :num_tokens],
-            tiles=self._tiles[:num_tiles],
-            tables=self._tables,
-            queries=self._queries,
-            splits=1 << (max(1, min(splits, MAX_SPLITS)).bit_length() - 1),
+            slots=staged.slots[: bucket.tokens],
+            tiles=staged.tiles[: bucket.tiles],
+            tables=staged.tables,
+            queries=bucket.queries,
+            splits=1 << (max(1, min(splits, self._max_splits)).bit_length() - 1),
         )
         output = self._module(
-            input_ids=self._rows[0:1, :num_tokens],
-            position_ids=self._rows[1:2, :num_tokens],
+            input_ids=staged.ids[None, : bucket.tokens],
+            position_ids=staged.positions[None, : bucket.tokens],
             use_cache=False,
             kv=self._cache,
             plan=plan,
+            **({} if bucket.rows is None else {"logits_to_keep": staged.wanted[: bucket.rows]}),
         )
         logits: Tensor = output.logits[0]
         return logits

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from transformers.utils import logging as transformers_logging
 
 from specmesh.model.attention import ATTENTION_NAME
-from specmesh.model.checks import check_architecture, check_rows_independent
+from specmesh.model.checks import check_architecture, check_rows_independent, fuse_where_equal
 from specmesh.model.demo import DEMO_NAME, demo_folder
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.gguf import converted
@@ -82,6 +82,8 @@ def load_model(
         module = _load_checked(folder, config, torch_dtype, device, quantization, ranks)
         model = PagedModel(module, device=device, dtype=torch_dtype, vocabulary_size=size)
         _settle_independence(model, ranks)
+        if model.compiled and ranks is None:
+            fuse_where_equal(model)
         return LoadedModel(
             model=model,
             tokenizer=tokenizer,

@@ -21,7 +21,7 @@ from specmesh.model.blocks import BLOCK_TOKENS, blocks_for
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.graphs import Record, TickGraphs, recorder
 from specmesh.model.packing import can_pack, pack_linears
-from specmesh.model.plan import FAST_TILE_QUERIES, PlanShape, Span, make_plan, slots_of, split_spans
+from specmesh.model.plan import FAST_TILE_QUERIES, PlanShape, Span, make_plan, slots_of, split_spans, wanted_rows
 from specmesh.model.tiles import can_compile, make_compiled_plan
 
 __all__ = ["PagedModel", "Span"]
@@ -99,20 +99,21 @@ class PagedModel:
             cache[:, target].copy_(cache[:, source])
 
     @torch.inference_mode()
-    def warm_up(self, max_tokens: int, record: Record | None = None) -> None:
-        """Record the forwards of ticks of up to `max_tokens` tokens, where the kernels are compiled; needs a cache.
+    def warm_up(self, max_rows: int, max_chunk: int = 0, record: Record | None = None) -> None:
+        """Record the forwards of ticks, where the kernels are compiled; needs a cache. Takes seconds.
 
-        Takes seconds. `record`: how, CUDA graphs unless given.
+        `max_rows`: tokens of blocks to verify in one tick; `max_chunk`: of prompts beside them. `record`: how, CUDA
+        graphs unless given.
         """
         if not self.compiled or self._cache is None:
             return
-        max_blocks = min(blocks_for(self.max_context_tokens), self._cache.keys.shape[1])
         self._graphs = TickGraphs(
             self.module,
             self._cache,
             self.attention,
-            max_tokens=max_tokens,
-            max_blocks=max_blocks,
+            max_rows=max_rows,
+            max_chunk=min(max_chunk, max(MAX_ROWS - max_rows, 0)),
+            max_context=min(self.max_context_tokens, self._cache.keys.shape[1] * BLOCK_TOKENS),
             record=recorder() if record is None else record,
         )
         self._graphs.record_all()
@@ -139,10 +140,7 @@ class PagedModel:
         if not self.compiled:  # whose kernels do not read behind a span's end
             self._clear_tails(self._cache, spans)
         if self._graphs is not None and (bucket := self._graphs.bucket_of(spans)) is not None:
-            logits = self._graphs.run(spans, bucket)
-            rows = _wanted_rows(spans)
-            every = len(rows) == sum(len(span.token_ids) for span in spans)
-            return logits[: len(rows)] if every else logits[torch.from_numpy(rows).to(self.device)]
+            return self._graphs.run(spans, bucket)
         output = self.module(**self._inputs_of(spans))
         asked: Tensor = output.logits[0, : sum(len(span.token_ids) - span.first_row for span in spans)]
         return asked
@@ -158,7 +156,7 @@ class PagedModel:
         ids[0, : len(tokens)] = torch.tensor(tokens)
         position_ids = torch.zeros(1, padded, dtype=torch.int64)
         position_ids[0, : len(tokens)] = torch.from_numpy(positions)
-        rows = _wanted_rows(spans)
+        rows = wanted_rows(spans)
         keep = np.zeros(self._padded(len(rows)) if len(rows) else 0, np.int64)
         keep[: len(rows)] = rows
         return {
@@ -215,13 +213,3 @@ def _context_limit(module: PreTrainedModel) -> int:
     if not limit:
         raise UnsupportedModel("its configuration does not say how long a context may be")
     return int(limit)
-
-
-def _wanted_rows(spans: Sequence[Span]) -> np.ndarray:
-    """Flat rows whose logits are wanted: int64."""
-    wanted = []
-    row = 0
-    for span in spans:
-        wanted.append(np.arange(row + span.first_row, row + len(span.token_ids)))
-        row += len(span.token_ids)
-    return np.concatenate(wanted)

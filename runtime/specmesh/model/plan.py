@@ -73,6 +73,16 @@ def span_slots(spans: Sequence[Span]) -> np.ndarray:
     return np.concatenate([slots_of(span.block_table, span.start, span.end) for span in spans])
 
 
+def wanted_rows(spans: Sequence[Span]) -> np.ndarray:
+    """Flat rows whose logits are wanted: int64."""
+    wanted = []
+    row = 0
+    for span in spans:
+        wanted.append(np.arange(row + span.first_row, row + len(span.token_ids)))
+        row += len(span.token_ids)
+    return np.concatenate(wanted)
+
+
 def slots_of(block_table: Sequence[int], start: int, end: int) -> np.ndarray:
     """Cache places of positions `start` up to `end` of one session: int64."""
     positions = np.arange(start, end)

@@ -101,7 +101,7 @@ def _load_model(config: VerifierConfig, place: Place | None) -> Loaded:
     if place is None:
         model = _read_model(config, None)
         backend = _backend(config, model.model)
-        model.model.warm_up(config.engine.max_verify_rows)
+        model.model.warm_up(config.engine.max_verify_rows, config.engine.max_prefill_tokens)
         end = _nothing
     else:
         from specmesh.model.ranks import join

@@ -24,10 +24,12 @@ def _sha256(content: bytes) -> bytes:
 
 @dataclass(slots=True)
 class Table:
-    """One session's blocks; `chain`: the digest before the first block, then that of each committed one."""
+    """One session's blocks, in the form that a forward copies; `chain`: the digest before the first block, then that of
+    each committed one.
+    """
 
     chain: list[bytes]
-    blocks: list[int] = field(default_factory=list)
+    blocks: "array[int]" = field(default_factory=lambda: array("i"))
 
     @property
     def num_committed(self) -> int:
@@ -84,7 +86,7 @@ class BlockPool:
         if fresh is None:
             self._release([block for block, _ in found])
             return None
-        table.blocks = [block for block, _ in found] + fresh
+        table.blocks.extend([block for block, _ in found] + fresh)
         table.chain += [digest for _, digest in found]
         return Opened(table, len(found) * BLOCK_TOKENS)
 
@@ -96,7 +98,7 @@ class BlockPool:
         self._release(blocks[-1:] if fresh is not None else blocks)
         if fresh is None:
             return None
-        table.blocks = blocks[:-1] + fresh
+        table.blocks.extend(blocks[:-1] + fresh)
         table.chain += [digest for _, digest in found[:-1]]
         return Opened(table, len(blocks) * BLOCK_TOKENS - 1, (blocks[-1], fresh[0]))
 
@@ -105,7 +107,7 @@ class BlockPool:
         fresh = self._take(blocks_for(num_tokens) - len(table.blocks))
         if fresh is None:
             return False
-        table.blocks += fresh
+        table.blocks.extend(fresh)
         return True
 
     def commit(self, table: Table, context: Sequence[int], num_cached: int) -> None:
@@ -133,7 +135,7 @@ class BlockPool:
             for block in table.blocks:
                 self._forget(block)
         self._release(table.blocks)
-        table.blocks = []
+        del table.blocks[:]
 
     def _find(self, digest: bytes, context: Sequence[int]) -> list[tuple[int, bytes]]:
         """Known blocks from the context's beginning on, with their digests; tokens are compared, not digests alone."""

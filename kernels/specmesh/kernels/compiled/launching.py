@@ -1,8 +1,15 @@
-"""Starting a launch before the one it follows has ended (programmatic dependent launch, Hopper and later)."""
+"""Starting a launch before the one it follows has ended (programmatic dependent launch, Hopper and later).
+
+A kernel of a chain that is launched so takes `EARLY`: it lets the next one begin at once, does what needs nothing of
+the launch before, waits, and goes on. `launches_early` says where that can be had.
+"""
 # Triton's functions take tensors and numbers alike; its decorator has no types.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # ruff: noqa: ANN201
 
+from functools import cache
+
+import torch
 import triton
 import triton.language as tl
 
@@ -17,3 +24,14 @@ def wait_for_launch_before():
 def let_next_launch_begin():
     """The next launch may begin once every program is this far; it still waits for this one's end where it must."""
     tl.extra.cuda.gdc_launch_dependents()
+
+
+@cache
+def launches_early(device: torch.device) -> bool:
+    """Whether the device can begin a launch before the one it follows has ended."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def early_options(device: torch.device) -> dict[str, bool]:
+    """For the launch of a kernel with `EARLY`."""
+    return {"EARLY": True, "launch_pdl": True} if launches_early(device) else {"EARLY": False}

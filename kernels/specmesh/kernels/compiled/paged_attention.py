@@ -15,48 +15,54 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specmesh.kernels.compiled.launching import early_options, let_next_launch_begin, wait_for_launch_before
+
 BLOCK_TOKENS = tl.constexpr(16)
 TILE_FIELDS = 4
-"""Of a tile: first row of the flat row, its position, number of queries (0: padding), index of its block table."""
+"""Of a tile: first row of the flat row, its position, number of queries (0: padding), where its block table begins."""
 LEAST_ROWS = 16
 """Of a product on tensor cores."""
-KEYS = 64
-"""Keys per turn of the loop; a power of two, at least 16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a batch is cut: `queries` per tile, `splits` of a context; both powers of two."""
+    """How a batch is cut: `queries` per tile and `splits` of a context, powers of two."""
 
     queries: int
     splits: int
 
 
+def keys_per_turn(head_size: int, item_bytes: int) -> int:
+    """Keys per turn of the loop, measured: 128 for 16-bit heads of 128; float32 multiplies in registers: fewer."""
+    return max(16, min(128, 65536 // (triton.next_power_of_2(head_size) * item_bytes**2)))
+
+
 @triton.jit
-def _keys_of(
-    cache, tables, session, max_blocks, at, inside, head, HEADS: tl.constexpr, SIZE: tl.constexpr, SIZE_P: tl.constexpr
-):
+def _keys_of(cache, table, at, inside, head, HEADS: tl.constexpr, SIZE: tl.constexpr, SIZE_P: tl.constexpr):
     """[KEYS, SIZE_P] of a contiguous cache; 0 outside, so that what another session left there (NaN) does no harm."""
-    block = tl.load(tables + session * max_blocks + at // BLOCK_TOKENS, mask=inside, other=0).to(tl.int64)
+    block = tl.load(table + at // BLOCK_TOKENS, mask=inside, other=0).to(tl.int64)
     token = block * BLOCK_TOKENS + at % BLOCK_TOKENS
     columns = tl.arange(0, SIZE_P)[None, :]
     place = cache + (token * HEADS + head)[:, None] * SIZE + columns
     return tl.load(place, mask=inside[:, None] & (columns < SIZE), other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def _attend_tile(
-    query, key_cache, value_cache, tiles, tables, max_blocks, out, sums, peaks, totals, scale, query_row, query_head,
-    query_column, HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    KEY_P: tl.constexpr, VALUE_P: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr,
-    KEYS: tl.constexpr, WIDEN: tl.constexpr,
+    query, key_cache, value_cache, tiles, tables, out, sums, peaks, totals, scale, query_row, query_head,
+    query_column, splits, HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_SIZE: tl.constexpr,
+    VALUE_SIZE: tl.constexpr, KEY_P: tl.constexpr, VALUE_P: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr,
+    KEYS: tl.constexpr, WHOLE: tl.constexpr, WIDEN: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, key/value head, split)."""
     tile, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_row = tl.load(tiles + tile * 4).to(tl.int64)
     position = tl.load(tiles + tile * 4 + 1)
     count = tl.load(tiles + tile * 4 + 2)
-    session = tl.load(tiles + tile * 4 + 3).to(tl.int64)
+    table = tables + tl.load(tiles + tile * 4 + 3)
+    if EARLY:
+        let_next_launch_begin()
+        wait_for_launch_before()
     rows = tl.arange(0, ROWS)
     queries = rows // GROUP
     valid = queries < tl.minimum(count, QUERIES)
@@ -69,12 +75,12 @@ def _attend_tile(
     total = tl.zeros((ROWS,), tl.float32)
     result = tl.zeros((ROWS, VALUE_P), tl.float32)
     end = tl.where(count > 0, position + count, 0)
-    share = tl.cdiv(tl.cdiv(end, KEYS), SPLITS) * KEYS
+    share = tl.cdiv(tl.cdiv(end, KEYS), splits) * KEYS
     last = tl.minimum(end, (split + 1) * share)
     for start in range(split * share, last, KEYS):
         at = start + tl.arange(0, KEYS)
         inside = at < end
-        keys = _keys_of(key_cache, tables, session, max_blocks, at, inside, head, HEADS, KEY_SIZE, KEY_P)
+        keys = _keys_of(key_cache, table, at, inside, head, HEADS, KEY_SIZE, KEY_P)
         if WIDEN:
             keys = keys.to(tl.float32)
         scores = tl.dot(wanted, tl.trans(keys), input_precision="ieee") * scale
@@ -83,20 +89,20 @@ def _attend_tile(
         base = tl.where(higher == float("-inf"), 0.0, higher)
         weights = tl.exp(scores - base[:, None])
         kept = tl.exp(peak - base)
-        values = _keys_of(value_cache, tables, session, max_blocks, at, inside, head, HEADS, VALUE_SIZE, VALUE_P)
+        values = _keys_of(value_cache, table, at, inside, head, HEADS, VALUE_SIZE, VALUE_P)
         if WIDEN:
             values = values.to(tl.float32)
         total = total * kept + tl.sum(weights, 1)
         result = result * kept[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
         peak = higher
     columns = tl.arange(0, VALUE_P)[None, :]
-    if SPLITS == 1:
+    if WHOLE:
         place = out + (first_row + queries)[:, None] * (HEADS * GROUP * VALUE_SIZE)
         place += (head * GROUP + rows % GROUP)[:, None] * VALUE_SIZE + columns
         mask = valid[:, None] & (columns < VALUE_SIZE)
         tl.store(place, (result / total[:, None]).to(out.dtype.element_ty), mask=mask)
-    else:
-        part = ((tile * HEADS + head) * SPLITS + split).to(tl.int64) * ROWS + rows
+    elif split * share < end:
+        part = ((tile * HEADS + head) * splits + split).to(tl.int64) * ROWS + rows
         tl.store(peaks + part, peak)
         tl.store(totals + part, total)
         tl.store(sums + part[:, None] * VALUE_P + columns, result)
@@ -105,32 +111,31 @@ def _attend_tile(
 @triton.jit
 def _merge(
     tiles, out, sums, peaks, totals, HEADS: tl.constexpr, GROUP: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    VALUE_P: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr,
+    VALUE_P: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr, KEYS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, key/value head): the splits' results as one."""
-    tile, head = tl.program_id(0), tl.program_id(1)
+    """Program (tile, key/value head, row): the results of the splits that met a key as one."""
+    tile, head, row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_row = tl.load(tiles + tile * 4).to(tl.int64)
+    position = tl.load(tiles + tile * 4 + 1)
     count = tl.load(tiles + tile * 4 + 2)
-    rows = tl.arange(0, ROWS)
-    queries = rows // GROUP
-    valid = queries < tl.minimum(count, QUERIES)
-    columns = tl.arange(0, VALUE_P)[None, :]
-    peak = tl.full((ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    result = tl.zeros((ROWS, VALUE_P), tl.float32)
-    for split in range(SPLITS):
-        part = ((tile * HEADS + head) * SPLITS + split).to(tl.int64) * ROWS + rows
-        own = tl.load(peaks + part)
-        higher = tl.maximum(peak, own)
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        kept, added = tl.exp(peak - base), tl.exp(own - base)
-        total = total * kept + tl.load(totals + part) * added
-        result = result * kept[:, None] + tl.load(sums + part[:, None] * VALUE_P + columns) * added[:, None]
-        peak = higher
-    place = out + (first_row + queries)[:, None] * (HEADS * GROUP * VALUE_SIZE)
-    place += (head * GROUP + rows % GROUP)[:, None] * VALUE_SIZE + columns
-    mask = valid[:, None] & (columns < VALUE_SIZE)
-    tl.store(place, (result / total[:, None]).to(out.dtype.element_ty), mask=mask)
+    if EARLY:
+        let_next_launch_begin()
+        wait_for_launch_before()
+    query = row // GROUP
+    if query < tl.minimum(count, QUERIES):
+        split = tl.arange(0, SPLITS)
+        end = position + count
+        met = split * (tl.cdiv(tl.cdiv(end, KEYS), SPLITS) * KEYS) < end
+        part = ((tile * HEADS + head) * SPLITS + split).to(tl.int64) * ROWS + row
+        columns = tl.arange(0, VALUE_P)
+        peak = tl.load(peaks + part, mask=met, other=float("-inf"))
+        weight = tl.exp(peak - tl.max(peak, 0))
+        total = tl.sum(weight * tl.load(totals + part, mask=met, other=0.0), 0)
+        sums_of = tl.load(sums + part[:, None] * VALUE_P + columns[None, :], mask=met[:, None], other=0.0)
+        result = tl.sum(weight[:, None] * sums_of, 0) / total
+        place = out + ((first_row + query) * HEADS * GROUP + head * GROUP + row % GROUP) * VALUE_SIZE + columns
+        tl.store(place, result.to(out.dtype.element_ty), mask=columns < VALUE_SIZE)
 
 
 def paged_attention(
@@ -145,7 +150,7 @@ def paged_attention(
     """Softmax attention of every token over its own session's cached tokens, this batch's own already written.
 
     `query` [N, H, D], any strides; caches [blocks, 16, K, D] and [blocks, 16, K, Dv], contiguous; `tiles` [T, 4]
-    int32: see `TILE_FIELDS`, every token in exactly one; `tables` [B, M] int32: cache blocks of each session.
+    int32: see `TILE_FIELDS`, every token in exactly one; `tables` [M] int32: cache blocks, one session after the other.
     Returns [N, H, Dv]; rows that are in no tile hold anything.
     """
     heads, key_size, value_size = key_cache.shape[2], key_cache.shape[3], value_cache.shape[3]
@@ -159,13 +164,16 @@ def paged_attention(
     lead = (num_tiles, heads, splits, rows) if splits > 1 else (1, 1, 1, 1)
     sums = torch.empty(*lead, value_p, dtype=torch.float32, device=query.device)
     peaks, totals = torch.empty(2, *lead, dtype=torch.float32, device=query.device)
+    early = early_options(query.device)
+    keys = keys_per_turn(max(key_size, value_size), query.element_size())
     _attend_tile[(num_tiles, heads, splits)](
-        query, key_cache, value_cache, tiles, tables, tables.shape[1], out, sums, peaks, totals, scale,
-        *query.stride(), heads, group, key_size, value_size, key_p, value_p, tiling.queries, rows, splits, KEYS,
-        widen,
+        query, key_cache, value_cache, tiles, tables, out, sums, peaks, totals, scale, *query.stride(), splits,
+        heads, group, key_size, value_size, key_p, value_p, tiling.queries, rows, keys, splits == 1, widen,
+        num_stages=2, **early,
     )  # fmt: skip
     if splits > 1:
-        _merge[(num_tiles, heads)](
-            tiles, out, sums, peaks, totals, heads, group, value_size, value_p, tiling.queries, rows, splits
-        )
+        _merge[(num_tiles, heads, tiling.queries * group)](
+            tiles, out, sums, peaks, totals, heads, group, value_size, value_p, tiling.queries, rows, splits,
+            keys, num_warps=2, **early,
+        )  # fmt: skip
     return out
