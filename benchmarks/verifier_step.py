@@ -2,7 +2,8 @@
 
 `step_ms`: the forward as the engine calls it after its warm-up, host work included: a recorded CUDA graph of the next
 size up. `eager_ms`: the same without the graph. `limit_ms`: reading the weights and the keys and values once at
-`--bandwidth`; `share_of_limit` is that of `step_ms`. Medians; prints JSON.
+`--bandwidth`; `share_of_limit` is that of `step_ms`. `chunk`: what a chunk of a prompt adds to a tick of 8 sessions.
+Medians; prints JSON.
 
     python benchmarks/verifier_step.py
     python benchmarks/verifier_step.py --device cpu --shape tiny   # does it run
@@ -10,7 +11,9 @@ size up. `eager_ms`: the same without the graph. `limit_ms`: reading the weights
 
 import argparse
 import json
+import random
 import time
+from array import array
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
@@ -19,12 +22,17 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specmesh.model.attention import ATTENTION_NAME
-from specmesh.model.blocks import blocks_for
+from specmesh.model.blocks import BLOCK_TOKENS, blocks_for
+from specmesh.model.checks import fuse_where_equal
 from specmesh.model.paged import PagedModel
 from specmesh.model.spans import Span
+from specmesh.verifier.memory import HEADROOM_TOKENS
 
 ROWS = 5
 """The context's last token and four drafted ones."""
+HELD_SESSIONS, HELD_TOKENS = 128, 2048
+CHUNK_BESIDE = 8
+"""Sessions that go on decoding while a prompt comes in."""
 CONTEXTS = (512, 8192)
 SESSIONS = (1, 8, 32, 128)
 SHAPES: dict[str, dict[str, Any]] = {
@@ -43,20 +51,22 @@ def main() -> None:
     """All combinations that fit."""
     options = _options()
     model = build(options.shape, options.device)
+    fused = not options.plain_layers and model.compiled and fuse_where_equal(model)
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.module.parameters())
-    per_token = model.bytes_per_block / 16
+    per_token = model.bytes_per_block // BLOCK_TOKENS
     sizes = [(context, sessions) for context in options.contexts for sessions in options.sessions]
     needed = {size: size[1] * blocks_for(size[0] + ROWS) for size in sizes}
     fitting = [size for size in sizes if needed[size] * model.bytes_per_block <= options.cache_gib * 2**30]
-    model.allocate_cache(max(needed[size] for size in fitting))
-    eager = {size: timed(model, size, options.rounds) for size in fitting}
+    beside_chunk = blocks_for(options.chunk) + CHUNK_BESIDE * blocks_for(512 + ROWS)
+    model.allocate_cache(max(beside_chunk, *(needed[size] for size in fitting)))
+    eager = {size: timed(model, list(spans_of(*size)), options.rounds) for size in fitting}
     started = time.perf_counter()
-    model.warm_up(ROWS * max(sessions for _, sessions in fitting))
+    model.warm_up(ROWS * max(sessions for _, sessions in fitting), options.chunk)
     warm_up_seconds = round(time.perf_counter() - started, 1)
     results = []
     for context, sessions in fitting:
         limit_ms = 1e3 * (weights + sessions * context * per_token) / (options.bandwidth * 1e12)
-        step_ms = timed(model, (context, sessions), options.rounds)
+        step_ms = timed(model, list(spans_of(context, sessions)), options.rounds)
         results.append(
             {
                 "context": context, "sessions": sessions, "limit_ms": round(limit_ms, 2), "step_ms": step_ms,
@@ -64,20 +74,44 @@ def main() -> None:
                 "verified_tokens_per_second": round(1e3 * sessions * ROWS / step_ms),
             }
         )  # fmt: skip
-    left_out = [
-        {"context": context, "sessions": sessions} for context, sessions in sizes if (context, sessions) not in fitting
+    report = {
+        "gpu": torch.cuda.get_device_name() if options.device == "cuda" else "none", "torch": torch.__version__,
+        "shape": options.shape, "rows": ROWS, "fused_layers": fused, "weights_gb": round(weights / 1e9, 2),
+        "warm_up_seconds": warm_up_seconds, "memory": memory(model, weights), "results": results,
+        "chunk": chunk_beside_steps(model, options.chunk, options.rounds),
+        "without_room": [{"context": size[0], "sessions": size[1]} for size in sizes if size not in fitting],
+    }  # fmt: skip
+    print(json.dumps(report, indent=2))
+
+
+def memory(model: PagedModel, weights: int) -> dict[str, float]:
+    """Bytes that a cached token takes, what of the cache sessions hold unused (1,024 to 4,096 tokens long, with the room
+    that they are admitted with), and what 128 of 2,048 tokens take.
+    """
+    tokens = HELD_SESSIONS * HELD_TOKENS
+    lengths = random.Random(0).choices(range(HELD_TOKENS // 2, 2 * HELD_TOKENS), k=1000)
+    held = sum(blocks_for(length + HEADROOM_TOKENS) for length in lengths) * BLOCK_TOKENS
+    found = {
+        "kv_bytes_per_token": model.bytes_per_block // BLOCK_TOKENS,
+        "held_unused": round(1 - sum(lengths) / held, 4),
+        "weights_and_128_x_2048_gb": round((weights + tokens * model.bytes_per_block // BLOCK_TOKENS) / 1e9, 1),
+    }
+    if model.device.type == "cuda":
+        found["device_gb"] = round(torch.cuda.get_device_properties(0).total_memory / 1e9, 1)
+    return found
+
+
+def chunk_beside_steps(model: PagedModel, tokens: int, rounds: int) -> dict[str, float]:
+    """A tick of 8 sessions without and with a chunk of a prompt: the difference is what that prompt costs them."""
+    size = blocks_for(512 + ROWS)
+    first = blocks_for(tokens)
+    steps = [
+        Span([7] * ROWS, 512, array("i", range(at, at + size)), 0)
+        for at in range(first, first + CHUNK_BESIDE * size, size)
     ]
-    gpu = torch.cuda.get_device_name() if options.device == "cuda" else "none"
-    print(
-        json.dumps(
-            {
-                "gpu": gpu, "torch": torch.__version__, "shape": options.shape, "rows": ROWS,
-                "weights_gb": round(weights / 1e9, 2), "kv_bytes_per_token": int(per_token),
-                "warm_up_seconds": warm_up_seconds, "results": results, "without_room": left_out,
-            },
-            indent=2,
-        )
-    )  # fmt: skip
+    chunk = Span([7] * tokens, 0, array("i", range(first)), tokens)
+    alone, together = timed(model, steps, rounds), timed(model, [*steps, chunk], rounds)
+    return {"tokens": tokens, "sessions": CHUNK_BESIDE, "step_ms": alone, "with_chunk_ms": together}
 
 
 def build(shape: str, device: str) -> PagedModel:
@@ -98,12 +132,11 @@ def spans_of(context: int, sessions: int) -> Iterator[Span]:
     """Each with blocks of its own; what is in the cache does not matter to the time."""
     size = blocks_for(context + ROWS)
     for index in range(sessions):
-        yield Span([7] * ROWS, context, range(index * size, index * size + size), 0)
+        yield Span([7] * ROWS, context, array("i", range(index * size, index * size + size)), 0)
 
 
-def timed(model: PagedModel, size: tuple[int, int], rounds: int) -> float:
+def timed(model: PagedModel, spans: list[Span], rounds: int) -> float:
     """Milliseconds of one forward, awaited: the median."""
-    spans = list(spans_of(*size))
     times = []
     for _ in range(3 + rounds):
         _await_device()
@@ -126,6 +159,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--contexts", nargs="+", type=int, default=CONTEXTS)
     parser.add_argument("--sessions", nargs="+", type=int, default=SESSIONS)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--chunk", type=int, default=256, help="tokens of a prompt in one tick")
+    parser.add_argument("--plain-layers", action="store_true", help="the model's own layers, launch by launch")
     parser.add_argument("--cache-gib", type=float, default=48.0)
     parser.add_argument("--bandwidth", type=float, default=4.3, help="TB/s that a plain copy reaches")
     return parser.parse_args()

@@ -33,9 +33,10 @@ class TinyModel:
         return ids
 
 
-def tiny_model(seed: int = 0, *, nan_token: int | None = None) -> TinyModel:
-    """`nan_token`: an id whose embedding is NaN."""
+def tiny_model(seed: int = 0, *, nan_token: int | None = None, device: str = "cpu") -> TinyModel:
+    """`nan_token`: an id whose embedding is NaN. On a GPU with compiled kernels and fused layers, paged alone."""
     plain = plain_model(seed=seed)
     if nan_token is not None:
         plain.model.embed_tokens.weight.data[nan_token] = torch.nan
-    return TinyModel(plain, paged_twin(plain))
+    compiled = device != "cpu"
+    return TinyModel(plain, paged_twin(plain, device=device, compiled=compiled, fused=compiled))

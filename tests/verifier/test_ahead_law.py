@@ -12,9 +12,11 @@ from itertools import accumulate
 import numpy as np
 import pytest
 import torch
+from devices import CPU_AND_GPU
 from law_statistics import law_by_context, transitions_p
 from verifier_parts import Stepper, make_spec, random_logits
 
+from specmesh.model.spans import Span
 from specmesh.runtime.philox import draft_draws
 from specmesh.runtime.rows import encode_row
 from specmesh.runtime.types import Outcome, Rule, Sampling, StepResult
@@ -146,10 +148,23 @@ class Router:
         text.disliked.clear()
 
 
-def law_p(rule: Rule, sampling: Sampling, count: int, choose: Chooser = send_all) -> tuple[float, int]:
+class TableOn(TableTarget):
+    """A table whose logits are on a device: there the engine verifies by what is compiled for it."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(TARGET, max_context_tokens=64)
+        self._device = device
+
+    def forward(self, spans: Sequence[Span]) -> torch.Tensor:
+        return super().forward(spans).to(self._device)
+
+
+def law_p(
+    rule: Rule, sampling: Sampling, count: int, choose: Chooser = send_all, device: str = "cpu"
+) -> tuple[float, int]:
     """p-value of the transitions, and how many blocks sent ahead were taken."""
     stepper = Stepper(
-        TableTarget(TARGET, max_context_tokens=64), num_blocks=2 * count,
+        TableOn(device), num_blocks=2 * count,
         limits=TickLimits(8192, 8192), entry_limits=EntryLimits(max_conditional=MAX_AHEAD),
     )  # fmt: skip
     tokens = Router(stepper, rule, sampling, count, choose).run()
@@ -158,9 +173,10 @@ def law_p(rule: Rule, sampling: Sampling, count: int, choose: Chooser = send_all
     return p_value, stepper.core.counters["conditional_taken"]
 
 
+@pytest.mark.parametrize("device", CPU_AND_GPU)
 @pytest.mark.parametrize(("rule", "temperature"), [(Rule.BLOCK, 0.5), (Rule.TOKEN, 1.7), (Rule.BLOCK, 1.7)])
-def test_the_law_holds_with_blocks_sent_ahead(rule: Rule, temperature: float) -> None:
-    p_value, taken = law_p(rule, Sampling(temperature=temperature), 1500)
+def test_the_law_holds_with_blocks_sent_ahead(rule: Rule, temperature: float, device: str) -> None:
+    p_value, taken = law_p(rule, Sampling(temperature=temperature), 1500, device=device)
     assert taken > 1000
     assert p_value > 1e-6
 

@@ -34,6 +34,20 @@ def test_a_long_prompt_gets_a_chunk_while_the_others_get_their_tokens() -> None:
     assert plan([step], [prompt], TickLimits(100, 256)) == [Share(step, 1, True), Share(prompt, 256, False)]
 
 
+def test_a_prompt_of_4000_tokens_delays_nobody_by_more_than_a_chunk() -> None:
+    """Eight sessions get their tokens in every tick until it is in the cache; none holds more than one chunk of it."""
+    steps, prompt, limits = [idle_step(4) for _ in range(8)], session(4000), TickLimits(512, 256)
+    ticks = 0
+    while prompt.uncached > 1:
+        shares = plan(steps, [prompt], limits)
+        assert [share for share in shares if share.verify] == [Share(live, 1, True) for live in steps]
+        fed = sum(share.num_context for share in shares if not share.verify)
+        assert 0 < fed <= 256
+        prompt.prefilled(fed)
+        ticks += 1
+    assert ticks == 16
+
+
 def test_a_prompt_with_an_entry_verifies_in_the_tick_of_its_last_chunk() -> None:
     prompt = session(300, cached=256, block_length=2)
     assert plan([prompt], [prompt], TickLimits(100, 256)) == [Share(prompt, 44, True)]

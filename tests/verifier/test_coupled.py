@@ -1,9 +1,10 @@
-"""COUPLED: the same seed gives the same text, whatever is drafted, alone or in any batch (float32 on CPU)."""
+"""COUPLED: the same seed gives the same text, whatever is drafted, alone or in any batch (float32)."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from devices import CPU_AND_GPU
 from verifier_models import VOCABULARY, TinyModel, tiny_model
 from verifier_parts import Stepper, make_spec
 
@@ -19,9 +20,9 @@ SAMPLINGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def model() -> TinyModel:
-    return tiny_model(seed=2)
+@pytest.fixture(scope="module", params=CPU_AND_GPU)
+def model(request: pytest.FixtureRequest) -> TinyModel:
+    return tiny_model(seed=2, device=request.param)
 
 
 def session(index: int, *, session_id: int = 0) -> SessionSpec:
@@ -91,6 +92,7 @@ def test_thirty_texts_in_one_batch_equal_themselves_alone(model: TinyModel) -> N
     """C38 among them: one block in five lies about its rows."""
     truths = {index: alone(model, index) for index in range(30)}
     stepper = Stepper(model.paged, num_blocks=200, limits=TickLimits(100, 48))
+    model.paged.warm_up(48, 48)
     outputs = run_schedules(stepper, {index: (index, truth) for index, truth in truths.items()})
     assert outputs == truths
     assert len({tuple(truth) for truth in truths.values()}) == 30

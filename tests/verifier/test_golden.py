@@ -1,10 +1,11 @@
-"""Golden greedy: whatever is drafted, the text is that of transformers' own `generate` (float32 on CPU)."""
+"""Golden greedy: whatever is drafted, the text is that of transformers' own `generate` on a CPU (float32)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from devices import CPU_AND_GPU
 from verifier_models import VOCABULARY, TinyModel, tiny_model
 from verifier_parts import Stepper, make_spec
 
@@ -17,9 +18,9 @@ Draft = Callable[[Sequence[int], int], list[int]]
 """From the true continuation and a length to the drafted tokens."""
 
 
-@pytest.fixture(scope="module")
-def model() -> TinyModel:
-    return tiny_model()
+@pytest.fixture(scope="module", params=CPU_AND_GPU)
+def model(request: pytest.FixtureRequest) -> TinyModel:
+    return tiny_model(device=request.param)
 
 
 def oracle(rest: Sequence[int], length: int) -> list[int]:
@@ -99,6 +100,7 @@ def test_every_draft_at_every_length_gives_the_text_of_generate(model: TinyModel
     """99 sessions in one engine: 3 prompts, 4 drafts, lengths 1 to 8, and plain decoding."""
     texts = every_text(model)
     stepper = Stepper(model.paged, num_blocks=1200)
+    model.paged.warm_up(64, 64)
     run_together(stepper, texts)
     for text in texts:
         assert text.output == list(text.truth)
@@ -136,9 +138,10 @@ def test_a_prompt_in_chunks_gives_the_same_text(model: TinyModel, chunk: int) ->
     assert text.output == truth
 
 
-def test_nan_stays_with_its_session_and_out_of_the_blocks_it_leaves() -> None:
+@pytest.mark.parametrize("device", CPU_AND_GPU)
+def test_nan_stays_with_its_session_and_out_of_the_blocks_it_leaves(device: str) -> None:
     """C6: a prompt that makes the model NaN, beside another; then its blocks are another session's."""
-    model = tiny_model(nan_token=7)
+    model = tiny_model(nan_token=7, device=device)
     truth = model.greedy(PROMPTS[1], NUM_TOKENS)
     assert 7 not in truth
     broken = make_spec([7] * 20, session_id=1, max_output_tokens=12)

@@ -1,7 +1,8 @@
-"""The same texts with and without sharing, with little and much memory, alone and together (float32 on CPU)."""
+"""The same texts with and without sharing, with little and much memory, alone and together (float32)."""
 
 import numpy as np
 import pytest
+from devices import CPU_AND_GPU
 from verifier_models import VOCABULARY, TinyModel, tiny_model
 from verifier_parts import Stepper, make_spec
 
@@ -14,9 +15,9 @@ LENGTHS = (64, 48, 64)
 """Of the common beginning; some contexts are nothing else, and some end with a block."""
 
 
-@pytest.fixture(scope="module")
-def model() -> TinyModel:
-    return tiny_model(seed=2)
+@pytest.fixture(scope="module", params=CPU_AND_GPU)
+def model(request: pytest.FixtureRequest) -> TinyModel:
+    return tiny_model(seed=2, device=request.param)
 
 
 def specs() -> list[SessionSpec]:
@@ -56,6 +57,7 @@ def test_neither_sharing_nor_memory_nor_company_changes_a_text(model: TinyModel)
         alone |= texts(Stepper(model.paged, prefix_sharing=False), [spec])
     for sharing, num_blocks in ((True, 64), (False, 12), (True, 9)):
         stepper = Stepper(model.paged, num_blocks=num_blocks, prefix_sharing=sharing, limits=TickLimits(64, 50))
+        model.paged.warm_up(32, 32)
         assert texts(stepper, specs()) == alone
         assert (stepper.core.counters["preemptions"] > 0) == (num_blocks < 64)
         assert (stepper.core.counters["tokens_found_cached"] >= 90) == sharing

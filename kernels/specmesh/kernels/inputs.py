@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from specmesh.runtime.types import Rule, Sampling, TokenLogprob
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which takes three times as long: one is made per session and tick.
 class VerifyInput:
     """A block to verify.
 
@@ -27,7 +27,7 @@ class VerifyInput:
     token_counts: Mapping[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which takes three times as long: one is made per session and tick.
 class VerifyOutcome:
     """A verified block. `finite` False: the target's logits were NaN or infinite where it mattered, ignore the rest.
 

@@ -25,7 +25,7 @@ MAX_QUERIES = 8
 """Per tile of a step: a block of up to 7 drafted tokens is one tile, a longer one several."""
 MAX_SPAN_TOKENS = 65
 """A longer span is a prompt's chunk."""
-CHUNK_TOKENS = (96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
+CHUNK_TOKENS = (96, 128, 256, 320, 384, 512, 640, 768, 1024)
 CHUNK_ROWS = 64
 """Logits of a chunk's forward; where more are wanted, as many as a step may have."""
 CHUNK_SPANS = 128

@@ -40,7 +40,8 @@ class Merged:
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         self.weight = _joined([linear.weight for linear in linears])
-        self.bias = _joined([linear.bias for linear in linears]) if linears[0].bias is not None else None
+        biases = [linear.bias for linear in linears if linear.bias is not None]
+        self.bias = _joined(biases) if biases else None
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Parts [S, N, C]."""
@@ -72,7 +73,7 @@ class FewRowsLinear(nn.Module):
         return reference.joined(parts, rows.dtype).view(*rows.shape[:-1], self.weight.shape[0])
 
 
-def _joined(parameters: Sequence[nn.Parameter]) -> Tensor:
+def _joined(parameters: Sequence[Tensor]) -> Tensor:
     """One tensor after the other along the first axis; the parameters become views of it, so nothing is held twice."""
     if len(parameters) == 1:
         return parameters[0].data

@@ -47,15 +47,18 @@ class Staging:
         self._rows[2, :size] = layout.slots
         self._rows[2, size:num_tokens] = -1
         every = not layout.skipped.any()
-        rows = [] if every else layout.wanted_rows
-        self._rows[3, : len(rows)] = rows
-        self._rows[3, len(rows) : num_tokens] = 0
+        num_wanted = 0
+        if not every:
+            rows = layout.wanted_rows
+            num_wanted = len(rows)
+            self._rows[3, :num_wanted] = rows
+        self._rows[3, num_wanted:num_tokens] = 0
         tiles = layout.tiles(queries)
         self._tiles[: len(tiles)] = tiles
         self._tiles[len(tiles) : num_tiles] = 0
         self._tables[:blocks] = layout.tables
         self._copy(self._tiles_end + 4 * blocks)
-        return None if every else self.wanted[: len(rows)]
+        return None if every else self.wanted[:num_wanted]
 
     def clear(self) -> None:
         """Padding alone."""

@@ -200,10 +200,11 @@ class Core:
 
     def _commit(self, shares: Sequence[Share], verified: Verified, started_ns: int) -> None:
         outcomes = iter(verified.outcomes)
+        now_ns = self._clock()
         for share in shares:
             session = share.session
             if share.verify:
-                self._commit_step(session, next(outcomes), verified, started_ns, len(shares))
+                self._commit_step(session, next(outcomes), verified, started_ns, now_ns, len(shares))
             else:
                 session.prefilled(share.num_context)
             if self._rotate(session):
@@ -218,15 +219,15 @@ class Core:
         return is_open
 
     def _commit_step(
-        self, session: Session, outcome: VerifyOutcome, verified: Verified, started_ns: int, batch_size: int
-    ) -> None:
+        self, session: Session, outcome: VerifyOutcome, verified: Verified, started_ns: int, now_ns: int,
+        batch_size: int,
+    ) -> None:  # fmt: skip
         if not outcome.finite:
             self.counters["non_finite_logits"] += 1
             self._fail(session, EntryErrorReason.NON_FINITE_LOGITS, "the target's logits were not finite", forget=True)
             return
         entry = self._take_entry(session)
         emission = session.commit(entry.token_ids, outcome.num_accepted, outcome.next_token)
-        now_ns = self._clock()
         session.touch(now_ns)
         timing = timing_of(entry, verified, started_ns, now_ns)
         result = result_of(session, entry, emission, outcome, timing, batch_size)

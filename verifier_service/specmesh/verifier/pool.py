@@ -104,6 +104,8 @@ class BlockPool:
 
     def grow(self, table: Table, num_tokens: int) -> bool:
         """Make room for `num_tokens` in all; False and no change without the memory."""
+        if num_tokens <= len(table.blocks) * BLOCK_TOKENS:
+            return True
         fresh = self._take(blocks_for(num_tokens) - len(table.blocks))
         if fresh is None:
             return False

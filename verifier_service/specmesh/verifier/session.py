@@ -140,23 +140,26 @@ class Session:
         A stop token ends the text, also where the length ends it at the same token; it counts as output. What comes
         after a boundary is neither emitted nor counted.
         """
-        emitted: list[int] = []
-        finish, stop = None, None
-        for token in (*draft_token_ids[:num_accepted], next_token):
-            emitted.append(token)
-            if token in self.spec.stop_token_ids:
-                finish, stop = FinishReason.STOP, token
-            elif len(emitted) == self.room:
-                finish = FinishReason.LENGTH
-            if finish is not None:
-                break
+        tokens = (*draft_token_ids[:num_accepted], next_token)
+        emitted, finish, stop = tokens, None, None
+        if len(tokens) >= self.room or not self.spec.stop_token_ids.isdisjoint(tokens):
+            emitted, finish, stop = self._up_to_boundary(tokens)
         self.last_outcome = Outcome(self.position, num_accepted, next_token)
         num_drafted = len(draft_token_ids) if finish is None else min(len(draft_token_ids), len(emitted))
         self.context += emitted
         self.cached = len(self.context) - 1
         if self.counts is not None:
             self.counts.update(emitted)
-        return Emission(tuple(emitted), min(num_accepted, len(emitted)), num_drafted, finish, stop)
+        return Emission(emitted, min(num_accepted, len(emitted)), num_drafted, finish, stop)
+
+    def _up_to_boundary(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None, int | None]:
+        room = self.room
+        for count, token in enumerate(tokens, 1):
+            if token in self.spec.stop_token_ids:
+                return tokens[:count], FinishReason.STOP, token
+            if count == room:
+                return tokens[:count], FinishReason.LENGTH, None
+        return tokens, None, None
 
 
 def context_limit(spec: SessionSpec, max_context_tokens: int) -> int:

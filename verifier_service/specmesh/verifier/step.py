@@ -9,10 +9,11 @@ from specmesh.verifier.session import Emission, Entry, Session
 
 def work_of(share: Share) -> Work:
     """The tokens that the share feeds, and the block to verify if it is its turn."""
-    session, entry, spec = share.session, share.session.entry, share.session.spec
-    context = session.context[session.cached : session.cached + share.num_context]
+    session = share.session
+    entry, spec, start = session.entry, session.spec, session.cached
+    context = session.context[start : start + share.num_context]
     if not share.verify or entry is None:
-        return Work(session.key, context, session.cached)
+        return Work(session.key, context, start)
     block = VerifyInput(
         block_start=entry.position,
         draft_token_ids=entry.token_ids,
@@ -22,7 +23,8 @@ def work_of(share: Share) -> Work:
         key=spec.verify_key,
         token_counts=session.counts,
     )
-    return Work(session.key, [*context, *entry.token_ids], session.cached, block, spec.logprobs)
+    context += entry.token_ids
+    return Work(session.key, context, start, block, spec.logprobs)
 
 
 def timing_of(entry: Entry, verified: Verified, started_ns: int, now_ns: int) -> VerifyTiming:
@@ -45,7 +47,7 @@ def result_of(
         token_ids=emission.token_ids,
         num_accepted=emission.num_accepted,
         num_drafted=emission.num_drafted,
-        logprobs=outcome.logprobs[: len(emission.token_ids)],
+        logprobs=outcome.logprobs and outcome.logprobs[: len(emission.token_ids)],
         finish_reason=emission.finish_reason,
         stop_token_id=emission.stop_token_id,
         block_refusal=entry.refusal,

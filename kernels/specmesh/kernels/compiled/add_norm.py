@@ -52,6 +52,6 @@ def add_norm(parts: Tensor | None, residual: Tensor, weight: Tensor, epsilon: fl
         _add_norm[(num_rows,)](
             parts, residual, weight, added, normed, epsilon, 0 if parts is None else parts.stride(0), size,
             triton.next_power_of_2(size), 0 if parts is None else parts.shape[0], num_warps=8 if size > 1024 else 4,
-            **early_options(residual.device),
+            **early_options(residual.device, num_rows),
         )  # fmt: skip
     return added, normed

@@ -38,5 +38,5 @@ def silu_gated(parts: Tensor, dtype: torch.dtype) -> Tensor:
     out = torch.empty(num_rows, size, dtype=dtype, device=parts.device)
     if num_rows:
         grid = (triton.cdiv(size, TILE), num_rows)
-        _silu_gated[grid](parts, out, size, parts.stride(0), num_parts, TILE, **early_options(parts.device))
+        _silu_gated[grid](parts, out, size, parts.stride(0), num_parts, TILE, **early_options(parts.device, num_rows))
     return out

@@ -34,7 +34,8 @@ class Tiling:
 
 def keys_per_turn(head_size: int, item_bytes: int) -> int:
     """Keys per turn of the loop, measured: 128 for 16-bit heads of 128; float32 multiplies in registers: fewer."""
-    return max(16, min(128, 65536 // (triton.next_power_of_2(head_size) * item_bytes**2)))
+    padded: int = triton.next_power_of_2(head_size)
+    return max(16, min(128, 65536 // (padded * item_bytes**2)))
 
 
 @triton.jit
@@ -164,7 +165,7 @@ def paged_attention(
     lead = (num_tiles, heads, splits, rows) if splits > 1 else (1, 1, 1, 1)
     sums = torch.empty(*lead, value_p, dtype=torch.float32, device=query.device)
     peaks, totals = torch.empty(2, *lead, dtype=torch.float32, device=query.device)
-    early = early_options(query.device)
+    early = early_options(query.device, query.shape[0])
     keys = keys_per_turn(max(key_size, value_size), query.element_size())
     _attend_tile[(num_tiles, heads, splits)](
         query, key_cache, value_cache, tiles, tables, out, sums, peaks, totals, scale, *query.stride(), splits,

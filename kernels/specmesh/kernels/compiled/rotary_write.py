@@ -99,6 +99,6 @@ def rotary_write(
         _rotary_write[(num_tokens, kv_heads)](
             parts, cosine, sine, slots, key_cache, value_cache, query_norm, key_norm, epsilon, out, parts.stride(0),
             cosine.stride(0), kv_heads, group, triton.next_power_of_2(group), size, triton.next_power_of_2(size),
-            cosine.shape[1], num_parts, head_norms is not None, num_warps=4, **early_options(parts.device),
+            cosine.shape[1], num_parts, head_norms is not None, num_warps=4, **early_options(parts.device, num_tokens),
         )  # fmt: skip
     return out

@@ -49,7 +49,8 @@ def rotary_write(
     heads = joined(parts, key_cache.dtype).unflatten(-1, (-1, size))
     query, key, value = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     if head_norms is not None:
-        query, key = (add_norm(None, rows, head_norms[at], head_norms[2])[1] for at, rows in enumerate((query, key)))
+        of_query, of_key, epsilon = head_norms
+        query, key = (add_norm(None, rows, norm, epsilon)[1] for rows, norm in ((query, of_query), (key, of_key)))
     query, key = (_rotated(rows, cosine[:, None], sine[:, None]) for rows in (query, key))
     written = slots >= 0
     key_cache.flatten(0, 1).index_copy_(0, slots[written], key[written])
