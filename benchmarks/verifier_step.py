@@ -85,8 +85,8 @@ def main() -> None:
 
 
 def memory(model: PagedModel, weights: int) -> dict[str, float]:
-    """Bytes that a cached token takes, what of the cache sessions hold unused (1,024 to 4,096 tokens long, with the room
-    that they are admitted with), and what 128 of 2,048 tokens take.
+    """Bytes that a cached token takes, what of the cache sessions of 1,024 to 4,096 tokens hold unused (the room that
+    they are admitted with, and blocks that are not full), and what 128 of 2,048 tokens take.
     """
     tokens = HELD_SESSIONS * HELD_TOKENS
     lengths = random.Random(0).choices(range(HELD_TOKENS // 2, 2 * HELD_TOKENS), k=1000)

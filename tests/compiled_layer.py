@@ -100,7 +100,7 @@ def product_error(data: st.DataObject, draw: Draw) -> float:
     return error_between(reference.joined(found, draw.dtype), wanted[0])
 
 
-def errors_of(op: str, dtype: str, device: str, examples: int = 10) -> float:
+def errors_of(op: str, dtype: str, device: str, examples: int = 8) -> float:
     """The largest error over random shapes."""
     errors = [0.0]
 

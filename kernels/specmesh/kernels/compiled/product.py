@@ -103,6 +103,7 @@ def cut_of(rows: Tensor, weight: Tensor) -> Cut | None:
     few = rows.shape[0] <= FEW_ROWS
     if rows.dtype == torch.float32 or rows.shape[0] > MOST_ROWS or not weight.is_contiguous():
         return None
+    cut: Cut | None
     if num_columns > 64_000:
         cut = Cut(columns=128, warps=8, stages=3)
     elif num_columns > 16_000:
@@ -113,5 +114,6 @@ def cut_of(rows: Tensor, weight: Tensor) -> Cut | None:
         cut = Cut(parts=4 if few else 2, stages=3)
     else:
         cut = Cut(parts=2) if few else Cut(parts=4, stages=3)
-    fits = cut is not None and inner_size % cut.inner == 0 and weight.numel() >= LEAST_WEIGHTS
-    return cut if fits else None
+    if cut is None or inner_size % cut.inner or weight.numel() < LEAST_WEIGHTS:
+        return None
+    return cut
