@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM
-from verifier_step import CONTEXTS, ROWS, SESSIONS, SHAPES, timed
+from verifier_step import CONTEXTS, ROWS, SESSIONS, SHAPES, spans_of, timed
 
 from specmesh.model.blocks import blocks_for
 from specmesh.model.loading import LoadedModel, load_model
@@ -55,7 +55,7 @@ def report(options: argparse.Namespace, size: int, target: Any, loaded: LoadedMo
     results = []
     for context in options.contexts:
         for sessions in options.sessions:
-            step_ms = timed(target, (context, sessions), options.rounds)
+            step_ms = timed(target, list(spans_of(context, sessions)), options.rounds)
             rate = round(1e3 * sessions * ROWS / step_ms)
             results.append(
                 {"context": context, "sessions": sessions, "step_ms": step_ms, "verified_tokens_per_second": rate}

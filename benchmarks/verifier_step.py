@@ -27,6 +27,7 @@ from specmesh.model.checks import fuse_where_equal
 from specmesh.model.paged import PagedModel
 from specmesh.model.spans import Span
 from specmesh.verifier.memory import HEADROOM_TOKENS
+from specmesh.verifier.target import TargetModel
 
 ROWS = 5
 """The context's last token and four drafted ones."""
@@ -135,7 +136,7 @@ def spans_of(context: int, sessions: int) -> Iterator[Span]:
         yield Span([7] * ROWS, context, array("i", range(index * size, index * size + size)), 0)
 
 
-def timed(model: PagedModel, spans: list[Span], rounds: int) -> float:
+def timed(model: TargetModel, spans: list[Span], rounds: int) -> float:
     """Milliseconds of one forward, awaited: the median."""
     times = []
     for _ in range(3 + rounds):

@@ -40,6 +40,8 @@ Norm = tuple[Tensor, float]
 
 def fusing_problem(module: PreTrainedModel) -> str | None:
     """Why the layers of this model cannot be swapped; None: they can."""
+    if getattr(module.config, "quantization_config", None) is not None:
+        return "fused layers have not been proved over quantised products"
     base = module.base_model
     layers, final = getattr(base, "layers", None), getattr(base, "norm", None)
     if not isinstance(layers, nn.ModuleList) or not layers or final is None:

@@ -29,7 +29,7 @@ CHUNK_TOKENS = (96, 128, 256, 320, 384, 512, 640, 768, 1024)
 CHUNK_ROWS = 64
 """Logits of a chunk's forward; where more are wanted, as many as a step may have."""
 CHUNK_SPANS = 128
-"""Sessions in a chunk's forward, at most."""
+"""Room for so many sessions in a chunk's forward, or for one in four of its tokens."""
 MAX_TABLE_BLOCKS = 1 << 19
 """Of all sessions of a tick: more go unrecorded."""
 
@@ -123,7 +123,7 @@ class TickGraphs:
         logger.info(f"recording forwards: {len(buckets)} of {len(buckets)}")
 
     def _chunk_tiles(self, tokens: int) -> int:
-        return -(-tokens // self._chunk_queries) + CHUNK_SPANS
+        return -(-tokens // self._chunk_queries) + min(CHUNK_SPANS, tokens // 4)
 
     def _chunk_bucket(self, tokens: int, rows: int) -> Bucket:
         return Bucket(tokens, self._chunk_tiles(tokens), self._chunk_queries, min(rows, tokens))
@@ -141,10 +141,12 @@ class TickGraphs:
             size = self._steps[bisect_left(self._steps, tokens)]
             return Bucket(size, TILES[bisect_left(TILES, tiles)], self._step_queries)
         rows = tokens - sum(span.first_row for span in spans)
-        if not self._chunks or tokens > self._chunks[-1] or rows > self._chunk_rows[-1] or len(spans) > CHUNK_SPANS:
+        if not self._chunks or tokens > self._chunks[-1] or rows > self._chunk_rows[-1]:
             return None
         rows_size = self._chunk_rows[bisect_left(self._chunk_rows, rows)]
-        return self._chunk_bucket(self._chunks[bisect_left(self._chunks, tokens)], rows_size)
+        bucket = self._chunk_bucket(self._chunks[bisect_left(self._chunks, tokens)], rows_size)
+        tiles = sum(-(-length // self._chunk_queries) for length in lengths)
+        return bucket if tiles <= bucket.tiles else None
 
     def run(self, spans: Sequence[Span], bucket: Bucket) -> Tensor:
         """Logits [R, W] of the rows wanted, in order; overwritten by the next run."""
