@@ -115,7 +115,7 @@ def test_a_model_is_served_with_its_tokenizer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({}, "tokenizer.json"), ({"dtype": "float7"}, "float7"), ({"quantization": "int3"}, "int3")],
+    [({}, "tokenizer.json"), ({"quantization": "nf4"}, "tokenizer.json")],
 )
 def test_a_model_that_cannot_be_served_is_refused_with_the_reason(
     tmp_path: Path, settings: dict[str, str], said: str

@@ -1,6 +1,6 @@
 """What a verifier can be told."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import ByteSize, Field, model_validator
 
@@ -71,9 +71,10 @@ class VerifierConfig(ConfigModel):
     """Name told to routers; empty: the model's own."""
     model_digest: Digest | None = None
     """Refuse to serve any other model than the one of this digest."""
-    dtype: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str = "cpu"
-    quantization: str | None = None
+    quantization: Literal["nf4", "int8"] | None = None
+    """Weights in 4 or 8 bits, by bitsandbytes."""
     kv_memory: ByteSize = Field(default=ByteSize(1024**3), gt=0)
     """Memory of the cache, e.g. "2GiB"."""
     prefix_sharing: bool = True
@@ -105,6 +106,12 @@ class VerifierConfig(ConfigModel):
                 raise ValueError(f"{name} has no meaning for model {self.model}")
         if self.tensor_parallel == 1 and "rank_timeout_seconds" in self.model_fields_set:
             raise ValueError("rank_timeout_seconds has no meaning without tensor_parallel")
+        return self
+
+    @model_validator(mode="after")
+    def _products_keep_the_dtype(self) -> Self:
+        if self.quantization is not None and self.dtype == "float32":
+            raise ValueError(f"dtype: float32 cannot be kept with quantization {self.quantization}")
         return self
 
     @model_validator(mode="after")
