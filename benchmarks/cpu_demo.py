@@ -3,7 +3,8 @@
 bfloat16, greedy, whole requests with prefill and gRPC included. Runs take turns (mesh with drafts, mesh without,
 transformers), so that all three meet the same machine. `--order shifting` goes through both domains by turns, else one
 comes after the other; the policy is the default and learns as it goes. A prompt during which other processes took more
-than `--others` cores does not count and is asked again, up to `TRIES` times. Prints JSON.
+than `--others` cores does not count and is asked again, up to `TRIES` times. Prints JSON; `--steps` also writes what
+every step of every prompt took, by part.
 """
 
 import argparse
@@ -14,7 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import truediv
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specmesh.client import AsyncClient, Options
 from specmesh.command.demo_assets import demo_config, demo_model
-from specmesh.command.report import totals_by_arm
+from specmesh.command.report import step_json, totals_by_arm
 from specmesh.command.up import started_mesh
 from specmesh.v1 import router_service_pb2 as pb
 
@@ -86,14 +89,22 @@ class Measured:
     drafts: list[float] = field(default_factory=list)
     plain: list[float] = field(default_factory=list)
     transformers: list[float] = field(default_factory=list)
-    steps: list[pb.StepReport] = field(default_factory=list)
+    steps: list[list[pb.StepReport]] = field(default_factory=list)
 
-    def add(self, drafts: float, plain: float, transformers: float, steps: Sequence[pb.StepReport]) -> None:
+    def add(self, drafts: float, plain: float, transformers: float, steps: list[pb.StepReport]) -> None:
         """One prompt."""
         self.drafts.append(drafts)
         self.plain.append(plain)
         self.transformers.append(transformers)
-        self.steps += steps
+        self.steps.append(steps)
+
+    def prompts(self) -> list[dict[str, Any]]:
+        """Of each prompt the three speeds and all steps."""
+        columns = zip(self.drafts, self.plain, self.transformers, self.steps, strict=True)
+        return [
+            {"drafts": d, "plain": p, "transformers": t, "steps": [step_json(step) for step in steps]}
+            for d, p, t, steps in columns
+        ]
 
     def summary(self, target: float) -> dict[str, Any]:
         """Total tokens over total time, so that slow runs weigh as much as they last."""
@@ -108,8 +119,12 @@ class Measured:
             "plain_ratio_to_transformers": round(plain / transformers, 3),
             "ratio_to_plain": round(drafts / plain, 3),
             "target_ratio_to_transformers": target,
-            "arms": {name: total.as_json() for name, total in totals_by_arm(self.steps).items()},
+            "arms": {name: total.as_json() for name, total in totals_by_arm(chain.from_iterable(self.steps)).items()},
         }  # fmt: skip
+
+
+Results = Mapping[str, Measured]
+"""By domain."""
 
 
 def schedule(domains: Sequence[str], rounds: int, order: str) -> list[tuple[str, str]]:
@@ -124,7 +139,7 @@ async def compare(
     asked: Sequence[tuple[str, str]],
     others: float,
     say: Callable[[str], None],
-) -> dict[str, Any]:
+) -> Results:
     """Every prompt, the three ways in turn."""
     measured: dict[str, Measured] = {domain: Measured() for domain, _ in asked}
     for domain, prompt in asked:
@@ -138,11 +153,11 @@ async def compare(
             if busy <= others:
                 measured[domain].add(drafts, plain, transformers, steps)
                 break
-    return {domain: each.summary(TARGET_RATIO[domain]) for domain, each in measured.items() if each.drafts}
+    return measured
 
 
-async def run(asked: Sequence[tuple[str, str]], others: float, console: Console) -> dict[str, Any]:
-    """Start the demo's mesh, warm everything up, compare."""
+async def run(asked: Sequence[tuple[str, str]], others: float, console: Console) -> tuple[list[str], Results]:
+    """Start the demo's mesh, warm everything up, compare; the pools of drafts, and what was measured by domain."""
     config = demo_config(console)
     peer = Transformers(str(demo_model(console)))
     async with (
@@ -151,12 +166,7 @@ async def run(asked: Sequence[tuple[str, str]], others: float, console: Console)
     ):
         await mesh_tokens_per_second(client, "Hello", "AUTO", [])
         await asyncio.to_thread(peer.tokens_per_second, "Hello")
-        results = await compare(client, peer, asked, others, console.print)
-    return {"machine": machine(), "threads": torch.get_num_threads(), "drafts": _pools(config.drafts), **results}
-
-
-def _pools(drafts: Sequence[Any]) -> list[str]:
-    return [draft.pool for draft in drafts]
+        return [draft.pool for draft in config.drafts], await compare(client, peer, asked, others, console.print)
 
 
 def main() -> None:
@@ -166,10 +176,16 @@ def main() -> None:
     parser.add_argument("--domain", dest="domains", action="append", choices=sorted(PROMPTS), help="repeat; else all")
     parser.add_argument("--order", choices=("blocks", "shifting"), default="blocks")
     parser.add_argument("--others", type=float, default=0.1, help="cores that other processes may take")
+    parser.add_argument("--steps", type=Path, help="a file for the steps of all prompts, JSON")
     given = parser.parse_args()
     asked = schedule(given.domains or list(PROMPTS), given.rounds, given.order)
-    report = asyncio.run(run(asked, given.others, Console(file=sys.stderr)))
-    print(json.dumps({"order": given.order, **report}, indent=2))
+    pools, measured = asyncio.run(run(asked, given.others, Console(file=sys.stderr)))
+    if given.steps is not None:
+        steps = {domain: each.prompts() for domain, each in measured.items()}
+        given.steps.write_text(json.dumps(steps) + "\n", encoding="utf-8")
+    about = {"order": given.order, "machine": machine(), "threads": torch.get_num_threads(), "drafts": pools}
+    results = {domain: each.summary(TARGET_RATIO[domain]) for domain, each in measured.items() if each.drafts}
+    print(json.dumps({**about, **results}, indent=2))
 
 
 if __name__ == "__main__":
