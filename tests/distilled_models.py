@@ -25,6 +25,9 @@ from specmesh.runtime.context import context_hash
 from specmesh.runtime.types import DraftAsk, Rule, Sampling
 
 NAMES = ("code", "prose", "general")
+WITH_PAST = "general with past"
+"""The nearest draft, mixed with what its session said before; its weights are this file's own."""
+PAST_WEIGHTS = (8.0, 2.0, 1.0)
 LAYERS_OF = "general"
 VOCABULARY, WIDTH = 49_152, 576
 NUM_BLOCKS = 256
@@ -55,12 +58,13 @@ class StandIn:
 class Drafts:
     """One shipped draft behind the draft service's engine."""
 
-    def __init__(self, name: str, embedding: torch.Tensor) -> None:
+    def __init__(self, name: str, embedding: torch.Tensor, context_weights: Sequence[float] = ()) -> None:
         model = assemble(
             find_draft(name), embedding, embedding, dtype=torch.float32, device="cpu", vocabulary_size=VOCABULARY
         )
         info = DrafterInfo("hf", name, "0" * 64, 512, vocabulary_size=VOCABULARY)
-        drafter = HfDrafter(model, info, kv_memory_bytes=NUM_BLOCKS * model.bytes_per_block, chunk_tokens=16_384)
+        memory = NUM_BLOCKS * model.bytes_per_block
+        drafter = HfDrafter(model, info, kv_memory_bytes=memory, chunk_tokens=16_384, context_weights=context_weights)
         self._engine = DraftEngine(drafter, EngineLimits(), Stopping(), time.monotonic)
 
     def receive(self, event: Event) -> None:
@@ -118,7 +122,9 @@ def stand_in(seed: int = 0) -> StandIn:
     layers = {f"model.{name}": t for name, t in tensors.items() if name != "token_ids" and not name.startswith("head.")}
     weights = layers | {"model.embed_tokens.weight": embedding, "lm_head.weight": head}
     paged = PagedModel(_model(weights, ATTENTION_NAME), device="cpu", dtype=torch.float32, vocabulary_size=VOCABULARY)
-    return StandIn(_model(weights, "eager"), paged, {name: Drafts(name, embedding) for name in NAMES})
+    drafts = {name: Drafts(name, embedding) for name in NAMES}
+    drafts[WITH_PAST] = Drafts(LAYERS_OF, embedding, PAST_WEIGHTS)
+    return StandIn(_model(weights, "eager"), paged, drafts)
 
 
 def _model(weights: Mapping[str, torch.Tensor], attention: str) -> PreTrainedModel:

@@ -1,5 +1,7 @@
 """A tiny random causal language model as a draft."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -50,6 +52,7 @@ def tiny_drafter(
     num_blocks: int = 64,
     chunk_tokens: int = 16,
     eos_token_ids: frozenset[int] = frozenset(),
+    context_weights: Sequence[float] = (),
 ) -> HfDrafter:
     """A drafter over it."""
     model = model or tiny_model()
@@ -61,4 +64,10 @@ def tiny_drafter(
         vocabulary_size=VOCABULARY,
         eos_token_ids=eos_token_ids,
     )
-    return HfDrafter(model, info, kv_memory_bytes=num_blocks * model.bytes_per_block, chunk_tokens=chunk_tokens)
+    return HfDrafter(
+        model,
+        info,
+        kv_memory_bytes=num_blocks * model.bytes_per_block,
+        chunk_tokens=chunk_tokens,
+        context_weights=context_weights,
+    )

@@ -14,7 +14,7 @@ from specmesh.draft.admission import EngineLimits
 from specmesh.draft.drafter import make_drafter
 from specmesh.draft.lookup import MatchIndex
 from specmesh.draft.ngram_file import NgramTable, law_to_levels, load_table, save_table
-from specmesh.draft.sparse_law import SparseRow, coupled_guess
+from specmesh.draft.sparse_law import SparseRow, coupled_guess, shape
 from specmesh.draft.table import TableDrafter
 from specmesh.kernels.ops import sample_sparse, score_sparse
 from specmesh.runtime.config import ConfigError
@@ -161,26 +161,32 @@ async def test_rejected_tokens_are_forgotten() -> None:
         assert (again.token_ids, again.rows) == (fresh.token_ids, fresh.rows)
 
 
-def test_plain_rows_equal_the_kernels_up_to_rounding() -> None:
+def test_rows_in_python_equal_the_kernels_up_to_rounding() -> None:
     """The short way in Python and the kernels' transform are the same law, row and guess."""
     source = random.Random(5)
     from specmesh.draft.drafter import Turn
     from specmesh.draft.kernel_input import draft_input
     from specmesh.runtime.types import DraftAsk
 
-    for case in range(60):
+    for case in range(240):
         ids = sorted(source.sample(range(500), source.randint(1, 12)))
         law = {token: source.random() ** 3 + 1e-4 for token in ids}
-        temperature, max_row = source.choice([0.5, 1.0, 1.7]), source.choice([3, 128])
-        rule = source.choice([Rule.BLOCK, Rule.COUPLED])
-        ask = DraftAsk(1, 9, 0, (), 4, Sampling(temperature=temperature), rule, case)
+        sampling = Sampling(
+            temperature=source.choice([0.5, 1.0, 1.7]),
+            top_k=source.choice([0, 0, 1, 5]),
+            top_p=source.choice([1.0, 0.4, 0.9]),
+            min_p=source.choice([0.0, 0.0, 0.1]),
+        )
+        max_row, rule = source.choice([3, 128]), source.choice([Rule.BLOCK, Rule.COUPLED])
+        ask = DraftAsk(1, 9, 0, (), 4, sampling, rule, case)
         item = draft_input(Turn(1, [1] * 9, 9, ask, max_row, 0.995, None, None, 1), 0, None)
         columns = np.array(ids), np.array([law[token] for token in ids])
         token = sample_sparse([columns], [item])[0]
+        shaped = shape(law, sampling)
         if rule is Rule.COUPLED:
-            assert coupled_guess(law, temperature=temperature, key=case, position=9) == token.token_id
+            assert coupled_guess(shaped, key=case, position=9) == token.token_id
             continue
-        row = SparseRow(law, temperature=temperature, max_row=max_row, row_mass=0.995)
+        row = SparseRow(shaped, max_row=max_row, row_mass=0.995)
         assert token.row is not None
         kernel_ids, kernel_weights = decode_row(token.row)
         assert row.ids == kernel_ids.tolist()
@@ -190,8 +196,15 @@ def test_plain_rows_equal_the_kernels_up_to_rounding() -> None:
             assert ours == pytest.approx(kernel_score, rel=1e-3)
 
 
+def test_equals_are_kept_lower_id_first_and_what_cold_leaves_nothing_of_is_left_out() -> None:
+    equal = {9: 0.25, 4: 0.25, 6: 0.25, 2: 0.25}
+    assert set(shape(equal, Sampling(top_k=2))) == {2, 4}
+    assert set(shape(equal, Sampling(top_p=0.5))) == {2, 4}
+    assert shape({3: 0.9, 5: 0.1}, Sampling(temperature=1e-4)) == {3: 1.0}
+
+
 def test_a_row_sums_to_all_and_covers_every_draw() -> None:
-    row = SparseRow({7: 1e-9, 3: 1.0, 5: 1e-12}, temperature=1.0, max_row=8, row_mass=1.0)
+    row = SparseRow({7: 1e-9, 3: 1.0, 5: 1e-12}, max_row=8, row_mass=1.0)
     assert sum(row.weights) == ROW_TOTAL
     assert min(row.weights) == 1
     assert [row.ids[row.draw(number)] for number in (0, ROW_TOTAL - 1)] == [3, 7]

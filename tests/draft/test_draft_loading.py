@@ -74,6 +74,8 @@ async def test_a_quantised_draft_says_what_it_sampled(folder: Path) -> None:
         ({"source": "FOLDER", "quantization": "int8", "dtype": "float32"}, "dtype: float32 cannot be kept"),
         ({"source": "FOLDER", "target_source": "demo"}, "target_source has no meaning"),
         ({"source": "distilled:prose", "quantization": "nf4"}, "quantization: a distilled draft has its own"),
+        ({"source": "FOLDER", "context": True}, "context: only a distilled draft has weights for it"),
+        ({"source": "distilled:code", "context": True, "device": "cuda"}, "context: .* on a CPU only"),
         ({"source": "FOLDER", "kv_memory_bytes": 100}, r"drafter\.kv_memory_bytes: one block alone takes \d+ bytes"),
     ],
 )

@@ -11,6 +11,8 @@ from specmesh.draft.admission import EngineLimits
 from specmesh.draft.drafter import make_drafter
 from specmesh.draft.ngram_file import Level, NgramTable, law_to_levels, load_table, save_table
 from specmesh.draft.table import TableDrafter
+from specmesh.kernels.inputs import DraftInput
+from specmesh.kernels.ops import sample_sparse
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.errors import InvalidValue
@@ -176,6 +178,26 @@ async def test_coupled_scores_say_what_a_block_there_would_have_guessed() -> Non
         scored = await peer.talk.ask(ask_for(context + delta, 3, 0, rule=Rule.COUPLED, want_scores=True))
         assert scored.end is not None
         assert scored.end.delta_guessed == bytes([1, 1, 0])
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.7, top_p=0.8), Sampling(top_k=2), Sampling(min_p=0.2)])
+async def test_under_coupled_a_kept_law_guesses_what_the_kernels_would(sampling: Sampling) -> None:
+    """At any position and seed, also in a context met before."""
+    levels = law_to_levels(LAW)
+    async with draft_peer(law_drafter(LAW)) as peer:
+        context = [3, 1]
+        for seed in range(20):
+            more = {"session_id": 10 + seed, "draft_key": seed, "sampling": sampling, "rule": Rule.COUPLED}
+            ask = ask_for(context, 2, 4, **more)
+            answer, tail = await peer.talk.ask(ask), list(context)
+            for offset, token in enumerate(answer.token_ids):
+                item = DraftInput(2, offset, sampling, Rule.COUPLED, seed, None, 128, 0.995)
+                distribution = levels[0].distribution(tail[-2] * 5 + tail[-1])
+                assert sample_sparse([distribution], [item])[0].token_id == token
+                assert answer.logprobs[offset] == pytest.approx(
+                    sample_sparse([distribution], [item])[0].logprob, abs=1e-5
+                )
+                tail.append(token)
 
 
 async def test_a_table_written_and_read_again_is_the_same(tmp_path: Path) -> None:

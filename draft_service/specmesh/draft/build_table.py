@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from specmesh.draft.adaptive import USUAL_WEIGHTS
 from specmesh.draft.ngram_counts import CountSettings, count_levels
 from specmesh.draft.ngram_file import MAX_ORDER, NgramTable, save_table
+from specmesh.draft.past import USUAL_WEIGHTS
 from specmesh.model.demo import demo_folder
 from specmesh.model.tokenizer_files import TokenizerFiles, read_tokenizer_files
 from specmesh.model.vocabulary import vocabulary_of

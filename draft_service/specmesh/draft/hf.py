@@ -4,7 +4,6 @@ Its KV cache is paged and soft: bounded by bytes, the least recently used sessio
 their tokens when they come back. The head may cover a subset of the vocabulary (`token_map`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, Self
@@ -14,11 +13,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from specmesh.draft.caches import KvCaches
-from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
+from specmesh.draft.context_voice import ContextVoice
+from specmesh.draft.drafter import Advance, DrafterInfo, Turn
 from specmesh.draft.feeding import Meal, plan_meals
-from specmesh.draft.kernel_input import draft_input
 from specmesh.draft.settings import parse_settings
-from specmesh.kernels.ops import draft_step, score_tokens
+from specmesh.draft.voice import Head, ModelVoice, Voice
 from specmesh.model.blocks import BLOCK_TOKENS
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.loading import LoadedModel, load_model
@@ -46,6 +45,8 @@ class HfSettings(ConfigModel):
     """Taken from prompts in one forward, all sessions together; the others wait, so that a restart is no herd."""
     threads: int | None = Field(default=None, ge=1)
     """Threads of the arithmetic on CPU; by default torch decides."""
+    context: bool = False
+    """Mix with the session's own past, which a distilled draft can whose package has weights for it; on a CPU only."""
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Self:
@@ -54,6 +55,10 @@ class HfSettings(ConfigModel):
             raise ValueError("quantization: a distilled draft has its own")
         if not distilled and "target_source" in self.model_fields_set:
             raise ValueError("target_source has no meaning but for a distilled draft")
+        if self.context and not distilled:
+            raise ValueError("context: only a distilled draft has weights for it")
+        if self.context and not self.device.startswith("cpu"):
+            raise ValueError("context: mixing with the session's own past is done on a CPU only")
         return self
 
 
@@ -83,8 +88,19 @@ class HfDrafter:
 
     inline = False
 
-    def __init__(self, model: LanguageModel, info: DrafterInfo, *, kv_memory_bytes: int, chunk_tokens: int) -> None:
-        """A context is no longer than the memory holds. Raises `ConfigError` when that is not even one block."""
+    def __init__(
+        self,
+        model: LanguageModel,
+        info: DrafterInfo,
+        *,
+        kv_memory_bytes: int,
+        chunk_tokens: int,
+        context_weights: Sequence[float] = (),
+    ) -> None:
+        """A context is no longer than the memory holds. Raises `ConfigError` when that is not even one block.
+
+        `context_weights`: how to mix the model's law with the session's own past; empty leaves it as it is.
+        """
         num_blocks = kv_memory_bytes // model.bytes_per_block
         if num_blocks < 1:
             raise ConfigError(f"drafter.kv_memory_bytes: one block alone takes {model.bytes_per_block} bytes")
@@ -92,7 +108,10 @@ class HfDrafter:
         self._model = model
         self._chunk_tokens = chunk_tokens
         self.caches = KvCaches(num_blocks)
-        self.info = replace(info, max_context_tokens=min(info.max_context_tokens, num_blocks * BLOCK_TOKENS))
+        head = Head(model.vocabulary_size, model.token_map)
+        self._voice: Voice = ContextVoice(head, context_weights) if context_weights else ModelVoice(head)
+        most = min(info.max_context_tokens, num_blocks * BLOCK_TOKENS)
+        self.info = self._voice.info(replace(info, max_context_tokens=most))
 
     @torch.inference_mode()
     def advance(self, turns: Sequence[Turn]) -> list[Advance]:
@@ -116,10 +135,12 @@ class HfDrafter:
     def truncate(self, session_id: int, length: int) -> None:
         """The session's tokens beyond `length` are no more."""
         self.caches.truncate(session_id, length)
+        self._voice.truncate(session_id, length)
 
     def release(self, session_id: int) -> None:
         """Forget a session."""
         self.caches.release(session_id)
+        self._voice.release(session_id)
 
     def _span(self, meal: Meal, busy: set[int]) -> Span | None:
         """The meal with its place in the cache; None when there is no room."""
@@ -133,8 +154,8 @@ class HfDrafter:
         return Span(tokens, meal.start, tuple(cache.blocks), meal.first_row - meal.start)
 
     def _answers(self, meals: Sequence[Meal], logits: Tensor) -> list[Advance]:
-        proposals = iter(self._proposals(meals, logits))
-        scores = iter(self._scores(meals, logits))
+        scores = iter(self._voice.scores(meals, logits))
+        proposals = iter(self._voice.proposals(meals, logits))
         answers = []
         for meal in meals:
             cold = meal.start == 0
@@ -151,41 +172,6 @@ class HfDrafter:
             kept = () if proposal is None else (proposal,)
             answers.append(Advance(proposals=kept, end=end, scores=of_delta, cold=cold))
         return answers
-
-    def _proposals(self, meals: Sequence[Meal], logits: Tensor) -> list[Proposal | None]:
-        """Of the turns that want a token, in order; None where the logits were not finite."""
-        rows, inputs, row = [], [], 0
-        for meal in meals:
-            row += meal.stop - meal.first_row
-            if meal.complete and meal.turn.num_wanted:
-                rows.append(row - 1)
-                inputs.append(draft_input(meal.turn, meal.turn.offset, meal.turn.token_counts))
-        tokens = draft_step(self._rows(logits, rows), inputs, **self._head())
-        return [Proposal(token.token_id, token.row, token.logprob) if token.finite else None for token in tokens]
-
-    def _scores(self, meals: Sequence[Meal], logits: Tensor) -> list[Score]:
-        """Of all delta tokens of all turns, in order; the first token of a context has no row to be in."""
-        rows, inputs, token_ids, first = [], [], [], []
-        row = 0
-        for meal in meals:
-            turn = meal.turn
-            scored = range(turn.block_start - _num_scored(turn), turn.block_start) if meal.complete else range(0)
-            for length in scored:
-                first.append(length == 0)
-                if length > 0:
-                    rows.append(row + length - 1 - meal.first_row)
-                    inputs.append(draft_input(turn, length - turn.block_start, turn.counts_before(length)))
-                    token_ids.append(turn.tokens[length])
-            row += meal.stop - meal.first_row
-        scored_rows = self._rows(logits, rows)
-        scores = iter(score_tokens(scored_rows, inputs, token_ids, **self._head()))
-        return [Score(-math.inf, False) if is_first else Score(*next(scores)) for is_first in first]
-
-    def _rows(self, logits: Tensor, rows: list[int]) -> Tensor:
-        return logits if len(rows) == len(logits) else logits[rows]
-
-    def _head(self) -> dict[str, Any]:
-        return {"vocabulary_size": self._model.vocabulary_size, "token_map": self._model.token_map}
 
 
 def _num_scored(turn: Turn) -> int:
@@ -209,7 +195,23 @@ def make(settings: Mapping[str, Any]) -> HfDrafter:
         vocabulary_hashes=loaded.vocabulary_hashes,
         eos_token_ids=frozenset(loaded.tokenizer.eos_token_ids),
     )
-    return HfDrafter(model, info, kv_memory_bytes=given.kv_memory_bytes, chunk_tokens=given.chunk_tokens)
+    return HfDrafter(
+        model,
+        info,
+        kv_memory_bytes=given.kv_memory_bytes,
+        chunk_tokens=given.chunk_tokens,
+        context_weights=_context_weights(given) if given.context else (),
+    )
+
+
+def _context_weights(given: HfSettings) -> Sequence[float]:
+    """Those in a distilled draft's package. Raises `ConfigError` where there are none."""
+    from specmesh.model.distilled import find_draft, read_about
+
+    weights: Sequence[float] = read_about(find_draft(given.source.removeprefix(DISTILLED))).get("context_weights", ())
+    if not weights:
+        raise ConfigError(f"drafter.context: {given.source} has no context_weights")
+    return weights
 
 
 def _load(given: HfSettings) -> LoadedModel:

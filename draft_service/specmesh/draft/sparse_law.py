@@ -1,12 +1,13 @@
-"""A law over a handful of ids: its row, its guess, its draw; in plain Python, which for so few is the quickest.
+"""A law over a handful of ids: its shape, its row, its guess, its draw; in plain Python, the quickest for so few.
 
-The transform is the temperature alone. What else a request may ask for (truncation, penalties, bias) is the kernels'.
+Temperature and truncation only. Penalties and bias, what else a request may ask for, are the kernels'.
 """
 
 import math
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specmesh.runtime.contract import ROW_TOTAL, Purpose
 from specmesh.runtime.philox import philox
@@ -15,6 +16,8 @@ from specmesh.runtime.types import Sampling
 
 Law = Mapping[int, float]
 """Probabilities > 0 by id, up to a constant."""
+COLDEST = 1e-30
+"""Temperatures under this act as this, as the kernels have it."""
 
 
 class SparseRow:
@@ -22,17 +25,10 @@ class SparseRow:
 
     __slots__ = ("ids", "weights")
 
-    def __init__(self, law: Law, *, temperature: float, max_row: int, row_mass: float) -> None:
+    def __init__(self, law: Law, *, max_row: int, row_mass: float) -> None:
         """The fewest ids whose mass reaches `row_mass`, at most `max_row`; of equals the lower id."""
-        sharpened = sharpen(law, temperature)
-        wanted, mass = row_mass * sum(sharpened.values()), 0.0
-        kept: list[int] = []
-        for token in sorted(sharpened, key=lambda token: (-sharpened[token], token))[:max_row]:
-            kept.append(token)
-            mass += sharpened[token]
-            if mass >= wanted:
-                break
-        weights = {token: max(int(sharpened[token] / mass * ROW_TOTAL), 1) for token in kept}
+        kept, mass = largest(law, max_row, row_mass * sum(law.values()))
+        weights = {token: max(int(law[token] / mass * ROW_TOTAL), 1) for token in kept}
         weights[kept[0]] += ROW_TOTAL - sum(weights.values())
         self.ids = sorted(kept)
         self.weights = [weights[token] for token in self.ids]
@@ -56,16 +52,46 @@ class SparseRow:
         return encode_row(np.array(self.ids), np.array(self.weights))
 
 
-def is_plain(sampling: Sampling) -> bool:
-    """Whether the temperature is all there is to a request's sampling."""
-    truncates = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
-    return not (truncates or sampling.has_penalties or sampling.logit_bias)
+def largest(law: Law, limit: int, mass: float) -> tuple[list[int], float]:
+    """(ids, their mass): of the `limit` likeliest, likeliest first, the fewest whose mass reaches `mass`; one or more.
+
+    Of equals the lower id comes first.
+    """
+    kept: list[int] = []
+    reached = 0.0
+    for token in sorted(law, key=lambda token: (-law[token], token))[:limit]:
+        kept.append(token)
+        reached += law[token]
+        if reached >= mass:
+            break
+    return kept, reached
+
+
+def can_shape(sampling: Sampling) -> bool:
+    """Whether `shape` is all there is to a request's sampling."""
+    return not (sampling.has_penalties or sampling.logit_bias)
+
+
+def shape(law: Law, sampling: Sampling) -> Law:
+    """The law at a request's temperature (> 0), then top-k, top-p, min-p (specification 1.1)."""
+    shaped = sharpen(law, sampling.temperature)
+    if not sampling.top_k and sampling.top_p >= 1 and sampling.min_p <= 0:
+        return shaped
+    limit = sampling.top_k or len(shaped)
+    kept, mass = largest(shaped, limit, math.inf)
+    if sampling.top_p < 1:
+        kept, _ = largest(shaped, limit, sampling.top_p * mass)
+    least = sampling.min_p * shaped[kept[0]]
+    return {token: shaped[token] for token in kept if shaped[token] >= least}
 
 
 def sharpen(law: Law, temperature: float) -> Law:
-    """Powers of the probabilities, the largest of them 1."""
+    """Powers of the probabilities, the largest of them 1; what becomes 0 is left out."""
+    if temperature == 1:
+        return law
     most = max(law.values())
-    return {token: (prob / most) ** (1 / temperature) for token, prob in law.items()} if temperature != 1 else law
+    powers = {token: (prob / most) ** (1 / max(temperature, COLDEST)) for token, prob in law.items()}
+    return {token: power for token, power in powers.items() if power > 0}
 
 
 def likeliest(law: Law) -> int:
@@ -73,11 +99,15 @@ def likeliest(law: Law) -> int:
     return min(law, key=lambda token: (-law[token], token))
 
 
-def coupled_guess(law: Law, *, temperature: float, key: int, position: int) -> int:
+def coupled_guess(law: Law, *, key: int, position: int) -> int:
     """The id of the largest ln D + noise, with the noise that the verifier adds to ln T (specification 1.3)."""
     ids = np.array(sorted(law))
+    return noisy_largest(ids, np.log([law[token] for token in ids.tolist()]), key=key, position=position)
+
+
+def noisy_largest(ids: NDArray[np.integer], scores: NDArray[np.floating], *, key: int, position: int) -> int:
+    """The id of the largest score + noise; ids [n] ascending, scores [n] = ln D up to a constant."""
     words = np.stack(philox(key, (position, 0, int(Purpose.COUPLED), ids >> 2)), axis=-1)
     middle = (words[np.arange(len(ids)), ids & 3].astype(np.float64) + 0.5) / 2**32
     noise = -np.log(-np.log1p(-middle))
-    scores = np.log([law[token] for token in ids.tolist()]) / temperature + noise
-    return int(ids[scores.argmax()])
+    return int(ids[(scores + noise).argmax()])

@@ -3,13 +3,13 @@
 This is the static form; a table with weights for it is mixed with the session's own past (`specmesh.draft.adaptive`).
 
 The arithmetic is `specmesh.kernels`' own; the row of a context under the same sampling is kept, so that drafting from a
-context met before costs one random number and one search.
+context met before costs one random number and one search, or under COUPLED the noise of the law's ids.
 """
 
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
 from specmesh.draft.kernel_input import draft_input
 from specmesh.draft.ngram_file import MAX_ORDER, Level, NgramTable, load_table
 from specmesh.draft.settings import parse_settings
-from specmesh.kernels.ops import DraftedToken, sample_sparse, score_sparse
+from specmesh.draft.sparse_law import can_shape, noisy_largest, shape
+from specmesh.kernels.ops import Distribution, sample_sparse, score_sparse
 from specmesh.runtime.config import ConfigError, ConfigModel
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.philox import draft_draw
@@ -44,7 +45,7 @@ class TableSettings(ConfigModel):
 
 @dataclass(frozen=True, slots=True)
 class KeptRow:
-    """What to say in a context: draw from `row`, or when that is None, `token_id` for certain."""
+    """What to say in a context: draw from `row`; when that is None, `token_id` for certain; under COUPLED the guess."""
 
     token_id: int
     logprob: float
@@ -53,23 +54,34 @@ class KeptRow:
     weights: NDArray[np.uint32]
     ends: NDArray[np.int64]
     """Cumulative weights."""
+    law: tuple[NDArray[np.int64], NDArray[np.float64]] | None = None
+    """Under COUPLED: ids ascending, and ln D of them before they were made a row."""
 
-    def draw(self, number: int) -> Proposal:
-        """The token of a number in [0, 2^24)."""
+    def say(self, key: int, block_start: int, offset: int) -> Proposal:
+        """The token at a place in a block."""
+        if self.law is not None:
+            guess = self.guess(key, block_start + offset)
+            return Proposal(guess, None, float(self.law[1][self.law[0].searchsorted(guess)]))
         if self.row is None:
             return Proposal(self.token_id, None, self.logprob)
-        at = int(self.ends.searchsorted(number, side="right"))
+        at = int(self.ends.searchsorted(draft_draw(key, block_start, offset), side="right"))
         return Proposal(int(self.ids[at]), self.row, math.log(int(self.weights[at]) / ROW_TOTAL))
 
-    def score(self, token_id: int) -> Score:
-        """ln D of a token."""
+    def guess(self, key: int, position: int) -> int:
+        """What is likeliest under COUPLED's noise."""
+        assert self.law is not None
+        return noisy_largest(*self.law, key=key, position=position)
+
+    def score(self, token_id: int, key: int, position: int) -> Score:
+        """ln D of a token at a position."""
         if self.row is None:
             guessed = token_id == self.token_id
             return Score(0.0 if guessed else -math.inf, guessed)
+        guessed = self.law is not None and self.guess(key, position) == token_id
         at = int(self.ids.searchsorted(token_id))
         if at == len(self.ids) or int(self.ids[at]) != token_id:
-            return Score(-math.inf, False)
-        return Score(math.log(int(self.weights[at]) / ROW_TOTAL), False)
+            return Score(-math.inf, guessed)
+        return Score(math.log(int(self.weights[at]) / ROW_TOTAL), guessed)
 
 
 _Kept = dict[tuple[int, int], KeptRow]
@@ -85,7 +97,7 @@ class TableDrafter:
         self._table = table
         self._max_kept_rows = max_kept_rows
         self._num_rows = 0
-        self._kept: OrderedDict[tuple[Sampling, int, float], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[Sampling, bool, int, float], _Kept] = OrderedDict()
         self.info = DrafterInfo(
             kind="table",
             name=table.name,
@@ -131,8 +143,7 @@ class TableDrafter:
             item = draft_input(turn, offset, turn.token_counts)
             token = sample_sparse([found[0].distribution(found[1])], [item])[0]
             return Proposal(token.token_id, token.row, token.logprob)
-        row = self._row(turn, found, kept)
-        return row.draw(draft_draw(turn.ask.draft_key, turn.block_start, offset))
+        return self._row(turn, found, kept).say(turn.ask.draft_key, turn.block_start, offset)
 
     def _scores(self, turn: Turn, kept: _Kept | None) -> Iterator[Score]:
         """Score what is to be scored, each token in the context before it."""
@@ -144,7 +155,7 @@ class TableDrafter:
             if found is None:
                 yield Score(-math.inf, False)
             elif kept is not None:
-                yield self._row(turn, found, kept).score(token)
+                yield self._row(turn, found, kept).score(token, turn.ask.draft_key, length)
             else:
                 item = draft_input(turn, length - turn.block_start, turn.counts_before(length))
                 yield Score(*score_sparse([found[0].distribution(found[1])], [item], [token])[0])
@@ -153,8 +164,7 @@ class TableDrafter:
         level, index = found
         row = kept.get((level.length, index))
         if row is None:
-            token = sample_sparse([level.distribution(index)], [draft_input(turn, 0, None)])[0]
-            row = kept[level.length, index] = _kept_row(token)
+            row = kept[level.length, index] = _kept_row(level.distribution(index), turn)
             self._num_rows += 1
         return row
 
@@ -165,7 +175,7 @@ class TableDrafter:
         """
         if not _keepable(turn.ask):
             return None
-        key = (turn.ask.sampling, turn.max_row, turn.row_mass)
+        key = (turn.ask.sampling, turn.ask.rule is Rule.COUPLED, turn.max_row, turn.row_mass)
         while self.num_kept > self._max_kept_rows:
             _, dropped = self._kept.popitem(last=False)
             self._num_rows -= len(dropped)
@@ -175,13 +185,31 @@ class TableDrafter:
 
 
 def _keepable(ask: DraftAsk) -> bool:
-    """Whether what is said in a context depends on nothing but the context, the sampling and one number."""
-    return not ask.sampling.has_penalties and (ask.sampling.greedy or ask.rule is not Rule.COUPLED)
+    """Whether what is said in a context depends on nothing but the context, the sampling, the key and the position."""
+    if ask.sampling.has_penalties:
+        return False
+    return ask.sampling.greedy or ask.rule is not Rule.COUPLED or can_shape(ask.sampling)
 
 
-def _kept_row(token: DraftedToken) -> KeptRow:
+def _kept_row(distribution: Distribution, turn: Turn) -> KeptRow:
+    ask = turn.ask
+    coupled = ask.rule is Rule.COUPLED and not ask.sampling.greedy
+    item = draft_input(turn, 0, None)
+    # A score tells of the row that another rule would get.
+    token = sample_sparse([distribution], [replace(item, rule=Rule.BLOCK) if coupled else item])[0]
     ids, weights = decode_row(token.row or b"")
-    return KeptRow(token.token_id, token.logprob, token.row, ids, weights, np.cumsum(weights, dtype=np.int64))
+    ends = np.cumsum(weights, dtype=np.int64)
+    law = _shaped(distribution, ask.sampling) if coupled else None
+    return KeptRow(token.token_id, token.logprob, token.row, ids, weights, ends, law)
+
+
+def _shaped(distribution: Distribution, sampling: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """(ids ascending, ln D) at a request's temperature and truncation."""
+    ids, probs = distribution
+    law = shape(dict(zip(ids.tolist(), probs.tolist(), strict=True)), sampling)
+    kept = np.array(sorted(law), dtype=np.int64)
+    shares = np.array([law[token] for token in kept.tolist()])
+    return kept, np.log(shares / shares.sum())
 
 
 def make(settings: Mapping[str, Any]) -> TableDrafter | AdaptiveTableDrafter:
