@@ -2,7 +2,7 @@
 
 import click
 
-from specmesh.training.making import collect_command, distil_command, pack_command, write_command
+from specmesh.training.making import collect_command, distil_command, narrow_command, pack_command, write_command
 from specmesh.training.measuring import card_command, cost_command, evaluate_command, report_command
 from specmesh.training.table_making import context_command, table_command
 
@@ -16,6 +16,7 @@ for command in (
     collect_command,
     write_command,
     distil_command,
+    narrow_command,
     pack_command,
     table_command,
     context_command,

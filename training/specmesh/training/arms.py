@@ -1,15 +1,18 @@
 """The arms that can be measured: a draft in training, a draft as it is served, prompt lookup, an n-gram table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specmesh.draft.adaptive import ContextMixture
+from specmesh.draft.context_voice import own_laws
 from specmesh.draft.lookup import LookupSettings, MatchIndex
 from specmesh.draft.ngram_file import MAX_ORDER, NgramTable
-from specmesh.draft.sparse_law import likeliest, sharpen
+from specmesh.draft.past import PastMixture
+from specmesh.draft.sparse_law import Law, likeliest, sharpen
+from specmesh.draft.voice import Head
 from specmesh.model.paged import PagedModel
 from specmesh.model.spans import Span
 from specmesh.training.draft_model import DraftModel
@@ -41,14 +44,36 @@ class ServedArm:
         model.allocate_cache(num_blocks)
         self._model = model
         self._table = list(range(num_blocks))
+        self._head = Head(model.vocabulary_size, model.token_map)
         everything = torch.arange(model.vocabulary_size)
         self._token_ids = everything if model.token_map is None else model.token_map
 
-    @torch.inference_mode()
     def along(self, text: Written) -> Along:
         """Draft along a text."""
-        logits = self._model.forward([Span(text.tokens[:-1].tolist(), 0, self._table, text.first - 1)])
-        return along_model(logits[:, : len(self._token_ids)], self._token_ids, text)
+        return along_model(self._logits(text)[:, : len(self._token_ids)], self._token_ids, text)
+
+    def own_laws(self, text: Written) -> list[Law]:
+        """The law at temperature 1 of the likeliest ids, at every position that the target wrote."""
+        laws = own_laws(self._logits(text), self._head)
+        assert all(laws)
+        return [law or {} for law in laws]
+
+    @torch.inference_mode()
+    def _logits(self, text: Written) -> Tensor:
+        return self._model.forward([Span(text.tokens[:-1].tolist(), 0, self._table, text.first - 1)])
+
+
+class MixedArm:
+    """A draft as the draft service runs it, mixed with the session's own past."""
+
+    def __init__(self, draft: ServedArm, weights: Sequence[float]) -> None:
+        self._draft = draft
+        self._past = PastMixture(weights)
+
+    def along(self, text: Written) -> Along:
+        """Draft along a text."""
+        own = iter(self._draft.own_laws(text))
+        return along_laws(walked(text, self._past.settings, lambda index: self._past.law(next(own), index)), text)
 
 
 class LookupArm:
@@ -80,24 +105,7 @@ class ContextArm:
 
     def along(self, text: Written) -> Along:
         """Draft along a text."""
-        tokens = text.tokens.tolist()
-        index = MatchIndex(self._mixture.settings)
-        for token in tokens[: text.first]:
-            index.push(token)
-        laws = []
-        for token in tokens[text.first :]:
-            laws.append(self._mixture.law(index))
-            index.push(token)
-        if text.temperature == 0:
-            return agreement(torch.tensor([likeliest(law) if law else -1 for law in laws]), text)
-        target = (text.target_logits.float() / text.temperature).softmax(-1).cpu().numpy()
-        overlaps, ratios = [], []
-        for law, probs, token in zip(laws, target, tokens[text.first :], strict=True):
-            sharpened = sharpen(law, text.temperature) if law else {}
-            total = sum(sharpened.values()) or 1.0
-            overlaps.append(sum(min(weight / total, probs[token_id]) for token_id, weight in sharpened.items()))
-            ratios.append(sharpened.get(token, 0.0) / total / probs[token])
-        return Along(np.array(overlaps), survival(np.array(ratios), MAX_BLOCK_LENGTH, "BLOCK"))
+        return along_laws(walked(text, self._mixture.settings, self._mixture.law), text)
 
 
 class TableArm:
@@ -131,6 +139,33 @@ class TableArm:
     def _likeliest(self, context: Sequence[int]) -> int:
         ids, probs = self._law(context, 1.0)
         return int(ids[probs.argmax()]) if len(ids) else -1
+
+
+def walked(text: Written, settings: LookupSettings, law: Callable[[MatchIndex], Law]) -> list[Law]:
+    """`law` of the context before every token that the target wrote."""
+    tokens = text.tokens.tolist()
+    index = MatchIndex(settings)
+    for token in tokens[: text.first]:
+        index.push(token)
+    laws = []
+    for token in tokens[text.first :]:
+        laws.append(law(index))
+        index.push(token)
+    return laws
+
+
+def along_laws(laws: Sequence[Law], text: Written) -> Along:
+    """Laws at temperature 1, by id, against the target's; an empty one knows nothing."""
+    if text.temperature == 0:
+        return agreement(torch.tensor([likeliest(law) if law else -1 for law in laws]), text)
+    target = (text.target_logits.float() / text.temperature).softmax(-1).cpu().numpy()
+    overlaps, ratios = [], []
+    for law, probs, token in zip(laws, target, text.tokens[text.first :].tolist(), strict=True):
+        sharpened = sharpen(law, text.temperature) if law else {}
+        total = sum(sharpened.values()) or 1.0
+        overlaps.append(sum(min(weight / total, probs[token_id]) for token_id, weight in sharpened.items()))
+        ratios.append(sharpened.get(token, 0.0) / total / probs[token])
+    return Along(np.array(overlaps), survival(np.array(ratios), MAX_BLOCK_LENGTH, "BLOCK"))
 
 
 def _looked_up(index: MatchIndex) -> list[int]:

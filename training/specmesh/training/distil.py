@@ -96,7 +96,7 @@ def make_drafts(
     drafts = {}
     for plan in plans:
         size = target.config.vocab_size
-        shares = _token_shares(plan.domains, texts, corpus, size) - CONTRAST * _token_shares(
+        shares = token_shares(plan.domains, texts, corpus, size) - CONTRAST * token_shares(
             plan.against, texts, corpus, size
         )
         token_ids = choose_tokens(shares, plan.head, corpus.end_ids)
@@ -158,7 +158,7 @@ def _compile_layers(decoders: Sequence[Any]) -> None:
             layer.compile(dynamic=False)
 
 
-def _token_shares(domains: Sequence[str], texts: Texts, corpus: Corpus, vocabulary_size: int) -> Tensor:
+def token_shares(domains: Sequence[str], texts: Texts, corpus: Corpus, vocabulary_size: int) -> Tensor:
     """[V]: how often each token comes in the domains, written text before real text, each domain alike."""
     shares = torch.zeros(vocabulary_size, dtype=torch.float64)
     for domain in domains:

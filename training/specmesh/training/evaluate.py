@@ -9,9 +9,9 @@ import torch
 
 from specmesh.draft.lookup import LookupSettings
 from specmesh.draft.ngram_file import load_table
-from specmesh.model.distilled import load_distilled
+from specmesh.model.distilled import find_draft, load_distilled, read_about
 from specmesh.model.loading import load_model, resolve
-from specmesh.training.arms import ContextArm, LookupArm, ServedArm, TableArm
+from specmesh.training.arms import ContextArm, LookupArm, MixedArm, ServedArm, TableArm
 from specmesh.training.cost import Costs, measure_costs
 from specmesh.training.measure import Arm, Figures, measure
 from specmesh.training.target import load_target
@@ -27,20 +27,26 @@ class Subjects:
     target: str
     drafts: Sequence[str]
     tables: Sequence[Path]
+    context: bool = True
+    """Let drafts and tables learn from the session where they have weights for it."""
 
 
 def evaluate(subjects: Subjects, held_out: Path, *, rows_per_cell: int) -> dict[str, dict[str, dict[float, Figures]]]:
     """Figures by arm, domain and temperature; everything in float32, as stored."""
-    arms: dict[str, Arm] = {
-        Path(name).name: ServedArm(load_distilled(name, subjects.target, dtype="float32").model, LONGEST_TEXT)
-        for name in subjects.drafts
-    }
+    arms: dict[str, Arm] = {Path(name).name: served_arm(name, subjects) for name in subjects.drafts}
     arms["lookup"] = LookupArm(LookupSettings())
     for path in subjects.tables:
         table = load_table(path)
-        arms[path.stem] = ContextArm(table) if table.context_weights else TableArm(table)
+        arms[path.stem] = ContextArm(table) if table.context_weights and subjects.context else TableArm(table)
     target = load_target(resolve(subjects.target), device="cpu", dtype=torch.float32)
     return measure(target, arms, load_texts(held_out), rows_per_cell=rows_per_cell)
+
+
+def served_arm(name: str, subjects: Subjects) -> Arm:
+    """A distilled draft; with the session's own past where its package has weights for it, unless told otherwise."""
+    arm = ServedArm(load_distilled(name, subjects.target, dtype="float32").model, LONGEST_TEXT)
+    weights = read_about(find_draft(name)).get("context_weights", ())
+    return MixedArm(arm, weights) if weights and subjects.context else arm
 
 
 def evaluate_costs(subjects: Subjects, *, dtype: str, threads: int, repeats: int, clock: Callable[[], float]) -> Costs:

@@ -1,14 +1,15 @@
 """The commands that make drafts: collect, write, distil, pack."""
 
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from specmesh.model.distilled import dequantise
+from specmesh.model.distilled import dequantise, find_draft
 from specmesh.model.loading import resolve
 from specmesh.training.arms import TrainedArm
 from specmesh.training.batches import Batches, BatchSettings
@@ -17,6 +18,7 @@ from specmesh.training.corpus import DOMAINS, load_corpus, save_corpus
 from specmesh.training.distil import DistilSettings, DraftPlan, distil, make_drafts
 from specmesh.training.draft_model import DraftModel
 from specmesh.training.measure import Arm, measure
+from specmesh.training.narrow import narrowed
 from specmesh.training.pack import packed, save_weights, write_package
 from specmesh.training.target import load_target
 from specmesh.training.write import (
@@ -125,6 +127,7 @@ def write_command(
 @click.option("--max-seconds", type=float, default=480.0, show_default=True)
 @click.option("--max-steps", type=int, default=1_000_000, show_default=True)
 @click.option("--compile/--no-compile", "compiled", default=False, show_default=True)
+@click.option("--go-on", is_flag=True, help="from the packaged drafts of these names, in place of the target's layers")
 @device_option
 @seed_option
 def distil_command(
@@ -142,16 +145,18 @@ def distil_command(
     max_seconds: float,
     max_steps: int,
     compiled: bool,
+    go_on: bool,
     device: str,
     seed: int,
 ) -> None:
     """Train drafts; leaves int8 weights."""
     model, collected, written = load(target, device), load_corpus(corpus), joined([load_texts(p) for p in texts])
     plans = [plan(draft, layers, head, rank) for draft in drafts]
-    models = make_drafts(model, plans, written, collected)
+    models = packaged_drafts(model, plans) if go_on else make_drafts(model, plans, written, collected)
     shares = {domain: share for domain, share in SHARES.items() if any(domain in each.domains for each in plans)}
     batches = Batches(written, collected, BatchSettings(rows, shares, REAL_SHARES, LONG_EVERY, seed), model.device)
-    settings = DistilSettings(max_seconds, max_steps, learning_rate, WARMUP_STEPS, 0.35, 0.65, (0.6,), compiled, seed)
+    variation = (0.0, 0.3) if go_on else (0.35, 0.65)
+    settings = DistilSettings(max_seconds, max_steps, learning_rate, WARMUP_STEPS, *variation, (0.6,), compiled, seed)
     out.mkdir(parents=True, exist_ok=True)
 
     def save() -> None:
@@ -161,6 +166,17 @@ def distil_command(
     distil(model, models, plans, batches, settings, save=save, report=click.echo)
     if held_out is not None:
         click.echo(measured(model, models, held_out))
+
+
+def packaged_drafts(target: PreTrainedModel, plans: Sequence[DraftPlan]) -> dict[str, DraftModel]:
+    """Drafts on the target's device as their packages have them: layers, head and the tokens they can say."""
+    drafts = {}
+    for each in plans:
+        tensors = dequantise(load_file(find_draft(each.name) / "model.safetensors"))
+        rank = len(tensors["head.basis"])
+        draft = DraftModel(target, each.layers, tensors["token_ids"].to(target.device), rank=rank).to(target.device)
+        drafts[each.name] = draft.with_weights(tensors)
+    return drafts
 
 
 def plan(described: str, layers: int | None, head: int, rank: int) -> DraftPlan:
@@ -206,3 +222,20 @@ def pack_command(target: str, weights: Path, layers: str, domains: str, recipe: 
         "recipe": recipe,
     }
     write_package(out, weights, folder, about)
+
+
+@click.command(name="narrow")
+@corpus_option
+@click.option("--texts", type=FILE, required=True, multiple=True, help="what `write` wrote; repeat")
+@click.option("--weights", type=FILE, required=True, help="NAME.safetensors, as `distil` left it")
+@click.option("--domains", required=True, help="the draft's own, joined by '+'")
+@click.option("--against", required=True, help="domains to be worse in, joined by '+'")
+@click.option("--tokens", type=int, required=True, help="how many its head shall do without")
+@click.option("--out", type=FILE, required=True, help="the .safetensors to write")
+def narrow_command(
+    corpus: Path, texts: tuple[Path, ...], weights: Path, domains: str, against: str, tokens: int, out: Path
+) -> None:
+    """Take from a draft's head what another domain says far more often than its own."""
+    written = joined([load_texts(path) for path in texts])
+    own, other = domains.split("+"), against.split("+")
+    save_file(narrowed(load_file(weights), written, load_corpus(corpus), own=own, against=other, count=tokens), out)

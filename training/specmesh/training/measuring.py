@@ -34,6 +34,7 @@ drafts_option = click.option(
 @click.option("--rows", type=int, default=24, show_default=True, help="texts per domain and temperature")
 @click.option("--figures", type=FILE, required=True, help="the .json to write")
 @click.option("--threads", type=int, default=2, show_default=True)
+@click.option("--context/--no-context", default=True, show_default=True, help="let arms learn from the session")
 def evaluate_command(
     target: str,
     drafts: tuple[str, ...],
@@ -42,10 +43,11 @@ def evaluate_command(
     rows: int,
     figures: Path,
     threads: int,
+    context: bool,
 ) -> None:
     """Overlap and tokens per step of every arm, on the CPU in float32."""
     torch.set_num_threads(threads)
-    save_figures(evaluate(Subjects(target, drafts, files), held_out, rows_per_cell=rows), figures)
+    save_figures(evaluate(Subjects(target, drafts, files, context), held_out, rows_per_cell=rows), figures)
 
 
 @click.command(name="cost")

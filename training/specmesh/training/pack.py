@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +60,11 @@ def write_package(folder: Path, weights: Path, target: Path, about: Mapping[str,
     about = {**about, "head": len(load(content)["token_ids"])}
     described = {**config, "tie_word_embeddings": False, ABOUT: {**about, **digests}}
     (folder / "config.json").write_text(json.dumps(described, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def set_context_weights(folder: Path, weights: Sequence[float]) -> None:
+    """Give a draft's folder the weights by which it may be mixed with the session's own past."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config[ABOUT]["context_weights"] = list(weights)
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")

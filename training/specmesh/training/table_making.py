@@ -1,4 +1,4 @@
-"""The commands that make n-gram tables: table, context."""
+"""The commands that make n-gram tables and let drafts learn from the session: table, context."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +8,14 @@ import numpy as np
 
 from specmesh.draft.ngram_counts import CountSettings
 from specmesh.draft.ngram_file import load_table, save_table
+from specmesh.model.distilled import find_draft, load_distilled
 from specmesh.model.loading import resolve
+from specmesh.training.arms import ServedArm
 from specmesh.training.context import fit_weights
 from specmesh.training.corpus import DOMAINS
 from specmesh.training.making import FILE, device_option, load, target_option
+from specmesh.training.pack import set_context_weights
+from specmesh.training.past import fit_past
 from specmesh.training.tables import domain_table
 from specmesh.training.write import joined, load_texts
 
@@ -47,11 +51,14 @@ def load_vocabulary_size(folder: Path) -> int:
 @click.command(name="context")
 @target_option
 @texts_option
-@click.option("--table", "tables", type=FILE, required=True, multiple=True, help="tables to give weights; repeat")
+@click.option("--table", "tables", type=FILE, multiple=True, help="tables to give weights; repeat")
+@click.option("--draft", "drafts", multiple=True, help="distilled drafts to give weights, by name or folder; repeat")
 @click.option("--rows", type=int, default=96, show_default=True, help="texts to fit them on, of all domains")
 @device_option
-def context_command(target: str, texts: tuple[Path, ...], tables: tuple[Path, ...], rows: int, device: str) -> None:
-    """Fit how much tables trust the session's own past, and write the weights into their files."""
+def context_command(
+    target: str, texts: tuple[Path, ...], tables: tuple[Path, ...], drafts: tuple[str, ...], rows: int, device: str
+) -> None:
+    """Fit how much tables and drafts trust the session's own past, and write the weights into their files."""
     model, written = load(target, device), joined([load_texts(path) for path in texts])
     usable = np.flatnonzero(written.by_target.any(axis=1))
     chosen = usable[np.linspace(0, len(usable) - 1, min(rows, len(usable))).astype(int)]
@@ -60,3 +67,9 @@ def context_command(target: str, texts: tuple[Path, ...], tables: tuple[Path, ..
         weights, overlap = fit_weights(model, table, written, rows=chosen)
         save_table(path, replace(table, context_weights=weights))
         click.echo(f"{path.name}: weights {weights}, overlap {overlap:.4f}")
+    for name in drafts:
+        folder = find_draft(name)
+        arm = ServedArm(load_distilled(folder, target, dtype="float32").model, written.tokens.shape[1])
+        weights, overlap, alone = fit_past(model, arm, written, rows=chosen)
+        set_context_weights(folder, weights)
+        click.echo(f"{folder.name}: weights {weights}, overlap {overlap:.4f}, alone {alone:.4f}")
