@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from specmesh.training.corpus import Corpus
+from specmesh.training.corpus import Corpus, IntArray
 from specmesh.training.distil import token_shares
 from specmesh.training.write import Texts
 
@@ -28,8 +28,9 @@ def narrowed(
 ) -> dict[str, Tensor]:
     """The stored tensors of a draft without the `count` tokens that `against` says most for each time in `own`."""
     token_ids = stored["token_ids"].long()
-    documents = corpus.training.documents.values()
-    size = 1 + max(int(tokens.max()) for tokens in (token_ids, texts.tokens, *(d.tokens for d in documents)))
+    seen: list[IntArray] = [token_ids.numpy(), texts.tokens]
+    seen += [documents.tokens for documents in corpus.training.documents.values()]
+    size = 1 + max(int(tokens.max()) for tokens in seen)
     shares = [token_shares(domains, texts, corpus, size)[token_ids] for domains in (own, against)]
     ratio = shares[1] / (shares[0] + LEAST_SHARE)
     ratio[torch.isin(token_ids, torch.tensor(corpus.end_ids))] = -1
