@@ -124,6 +124,15 @@ def test_a_nan_ratio_is_never_an_acceptance() -> None:
     assert outcome(decide_block(probs, torch.zeros(1, 1)))[0] == 0
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_nan_ratio_in_a_longer_block_keeps_nothing_from_there_on(at: int) -> None:
+    """h of a NaN is a NaN, and not the 1 of 0 / 0."""
+    probs = probs_of([[0.5, 0.5]] * 4, [[0.5, 0.5]] * 3, [0, 0, 0])
+    probs.target_probs[0, at] = torch.nan
+    for decide in (decide_token, decide_block):
+        assert outcome(decide(probs, torch.zeros(1, 3)))[0] == at
+
+
 def test_an_empty_residual_falls_back_to_the_target() -> None:
     target = [0.5, 0.25, 0.25]
     scores = residual(target, target, Decision(torch.tensor([0]), torch.tensor([1.0])))

@@ -79,7 +79,7 @@ def _block_accept(probs: BlockProbs, i: int, reach: Tensor) -> Tensor:
     inside = (reach[:, None] * target - draft).clamp(min=0).sum(dim=1)
     residual = (reach * (1 - target.sum(dim=1)) + inside).clamp(min=0)
     whole = residual + 1 - reach
-    return torch.where(whole > 0, residual / whole, 1.0)
+    return torch.where(whole == 0, 1.0, residual / whole)
 
 
 def residual_scores(log_target: Tensor, scale: Tensor, row: tuple[Tensor, Tensor, Tensor]) -> Tensor:
