@@ -8,7 +8,7 @@ import pytest
 import torch
 from compiled_verify import SMALL, compiled_verify
 
-from specmesh.kernels.compiled.plan import Tuning
+from specmesh.kernels.compiled.plan import Capacity, Tuning, VerifyPlan
 from specmesh.kernels.inputs import VerifyInput
 from specmesh.kernels.ops import verify
 from specmesh.runtime.contract import ROW_TOTAL
@@ -79,6 +79,20 @@ def test_the_likeliest_tokens_beside_come_along() -> None:
     got = compiled_verify(logits, items, vocabulary_size=40, num_top=[3])[0]
     assert got == verify(logits, items, vocabulary_size=40, num_top=[3])[0]
     assert len(got.logprobs[0].top) == 3
+
+
+def test_programs_of_a_draw_are_small_where_there_are_few_and_large_where_all_rows_are_drawn() -> None:
+    plan = VerifyPlan(torch.device("cpu"), 128256, Capacity(8, 4, 64))
+    assert plan.draw_tile(1, by_row=False) == (512, 1)
+    assert plan.draw_tile(8, by_row=False) == (1024, 1)
+    assert plan.draw_tile(40, by_row=True) == (2048, 2)
+    assert plan.draw_tile(64, by_row=False) == (1024, 1)
+
+
+def test_more_rows_than_a_launch_can_have_are_an_error() -> None:
+    items = [VerifyInput(0, [], [], Sampling(), Rule.BLOCK, 1)] * 65_536
+    with pytest.raises(ValueError, match="at most 65535 rows"):
+        compiled_verify(torch.zeros(65_536, 2), items, vocabulary_size=2)
 
 
 def test_wrong_shapes_and_missing_counts_are_errors() -> None:

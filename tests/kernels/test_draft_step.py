@@ -7,18 +7,20 @@ from math import exp, inf, log
 import numpy as np
 import pytest
 import torch
+from compiled_verify import ALIKE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from verify_batches import samplings
 
 from specmesh.kernels.inputs import DraftedToken, DraftInput, VerifyInput
-from specmesh.kernels.ops import draft_step, sample_sparse, score_sparse, score_tokens, verify
+from specmesh.kernels.ops import sample_sparse, score_sparse, score_tokens, verify
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.rows import check_block, decode_row
 from specmesh.runtime.types import Rule, Sampling
 
 PLAIN = Sampling()
+draft_step = ALIKE.draft_step
 
 
 def ask(

@@ -1,14 +1,14 @@
-"""`ops.verify` on small cases: laws over many draws, and what a step may and may not do."""
+"""`verify` on small cases, reference and kernel alike: laws over many draws, and what a step may and may not do."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
 import torch
+from compiled_verify import ALIKE
 from torch import Tensor
 
 from specmesh.kernels.inputs import DraftInput, VerifyInput, VerifyOutcome
-from specmesh.kernels.ops import draft_step, verify
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.rows import RowArrays, check_block, decode_row, encode_row
 from specmesh.runtime.types import BlockRefusal, Rule, Sampling
@@ -16,6 +16,7 @@ from specmesh.runtime.types import BlockRefusal, Rule, Sampling
 DRAWS = 10_000
 RULES = [Rule.BLOCK, Rule.TOKEN, Rule.COUPLED]
 PLAIN = Sampling()
+verify, draft_step = ALIKE.verify, ALIKE.draft_step
 
 
 def log_rows(*rows: Sequence[float]) -> Tensor:

@@ -1,7 +1,7 @@
 """The ops that services call: plain objects in, plain objects out.
 
-`verify` runs in its compiled form where the logits are on a CUDA device and Triton is there, else, as the others do, in
-the torch reference on the CPU. Importing this needs neither.
+They run in their compiled form where the logits are on a CUDA device and Triton is there, else in the torch reference
+on the CPU. Importing this needs neither.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specmesh.kernels.inputs import DraftedToken, DraftInput, VerifyInput, VerifyOutcome
 from specmesh.kernels.packing import check_shapes, pack_draft, pack_verify
-from specmesh.kernels.reference.batch import DraftRows
+from specmesh.kernels.reference.batch import DraftBatch, DraftRows
 from specmesh.kernels.reference.draft_step import draft_batch, score_batch
 from specmesh.kernels.reference.greedy import is_plain_greedy, verify_greedy
 from specmesh.kernels.reference.logprobs import emitted_logprobs
@@ -55,7 +55,7 @@ def verify(
     """
     if not inputs:
         return []
-    if logits.device.type == "cuda" and has_triton():
+    if _compiled(logits):
         from specmesh.kernels.compiled.verify import verify as compiled_verify
 
         return compiled_verify(logits, inputs, vocabulary_size=vocabulary_size, num_top=num_top)
@@ -74,6 +74,10 @@ def verify(
 def has_triton() -> bool:
     """Whether compiled forms can be had at all on this machine."""
     return find_spec("triton") is not None
+
+
+def _compiled(logits: Tensor) -> bool:
+    return logits.device.type == "cuda" and has_triton()
 
 
 def _on_cpu(logits: Tensor) -> Tensor:
@@ -95,7 +99,11 @@ def draft_step(
     """
     if not inputs:
         return []
-    result = draft_batch(pack_draft(_on_cpu(logits), inputs, vocabulary_size, token_map))
+    if _compiled(logits):
+        from specmesh.kernels.compiled.draft_step import draft_step as compiled_draft_step
+
+        return compiled_draft_step(logits, inputs, vocabulary_size=vocabulary_size, token_map=token_map)
+    result = draft_batch(_packed_on_cpu(logits, inputs, vocabulary_size, token_map))
     rows: list[bytes | None] = [None] * len(inputs)
     if result.rows is not None:
         for b, row in zip(result.sampled.nonzero()[:, 0].tolist(), encode_rows(result.rows), strict=True):
@@ -120,9 +128,20 @@ def score_tokens(
     """
     if not inputs:
         return []
-    batch = pack_draft(_on_cpu(logits), inputs, vocabulary_size, token_map)
+    if _compiled(logits):
+        from specmesh.kernels.compiled.draft_step import score_tokens as compiled_score_tokens
+
+        return compiled_score_tokens(logits, inputs, token_ids, vocabulary_size=vocabulary_size, token_map=token_map)
+    batch = _packed_on_cpu(logits, inputs, vocabulary_size, token_map)
     logprob, guessed = score_batch(batch, torch.tensor(list(token_ids), dtype=torch.int64))
     return list(zip(logprob.tolist(), guessed.tolist(), strict=True))
+
+
+def _packed_on_cpu(
+    logits: Tensor, inputs: Sequence[DraftInput], vocabulary_size: int, token_map: Tensor | None
+) -> DraftBatch:
+    head = None if token_map is None else _on_cpu(token_map)
+    return pack_draft(_on_cpu(logits), inputs, vocabulary_size, head)
 
 
 def sample_sparse(distributions: Sequence[Distribution], inputs: Sequence[DraftInput]) -> list[DraftedToken]:

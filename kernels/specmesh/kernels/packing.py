@@ -112,14 +112,19 @@ def _pack_rows(inputs: Sequence[VerifyInput]) -> Ragged:
     return Ragged(_offsets(sizes), ids, weights)
 
 
-def pack_draft(
-    logits: Tensor, inputs: Sequence[DraftInput], vocabulary_size: int, token_map: Tensor | None
-) -> DraftBatch:
-    """Raises ValueError when shapes do not match."""
+def check_draft_shapes(logits: Tensor, inputs: Sequence[DraftInput], token_map: Tensor | None) -> None:
+    """Raises ValueError when rows of logits are not one per session, or columns not one per id of the head."""
     if logits.shape[0] != len(inputs):
         raise ValueError(f"{logits.shape[0]} rows of logits for {len(inputs)} sessions")
     if token_map is not None and len(token_map) != logits.shape[1]:
         raise ValueError(f"a token map of {len(token_map)} ids for logits {logits.shape[1]} wide")
+
+
+def pack_draft(
+    logits: Tensor, inputs: Sequence[DraftInput], vocabulary_size: int, token_map: Tensor | None
+) -> DraftBatch:
+    """Raises ValueError as `check_draft_shapes` does."""
+    check_draft_shapes(logits, inputs, token_map)
     return DraftBatch(
         logits=logits,
         vocabulary_size=vocabulary_size,

@@ -37,7 +37,7 @@ _NOTHING_DRAWN = tl.constexpr(-0x7FFFFFFFFFFFFFFF)
 @triton.jit
 def reject(
     target, meta, fields, rule, session, rows, length, block, tile, own, u, state, finite, temperature, key, out, drawn,
-    logprobs, LP: tl.constexpr, KP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
+    logprobs, LP: tl.constexpr, KP: tl.constexpr, LONG: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
     """TOKEN and BLOCK; a block is cut before the row that is not finite.
 
@@ -47,8 +47,9 @@ def reject(
     first_bad = tl.min(tl.where((finite == 0) & (places <= length), places, length + 1), 0)
     cut = tl.minimum(length, first_bad)
     accepted, log_target, best, token = decide(
-        target, meta, fields, rule, key, rows, cut, block, tile, own, u, state, temperature, LP, KP, ADJUST, TRUNCATE
-    )
+        target, meta, fields, rule, key, rows, cut, block, tile, own, u, state, temperature, LP, KP, LONG, ADJUST,
+        TRUNCATE,
+    )  # fmt: skip
     last = places == accepted
     good = accepted != first_bad
     draw = tl.where(places < cut, packed(best, token), _NOTHING_DRAWN)
@@ -66,8 +67,8 @@ def reject(
 @triton.jit
 def accept_session(
     target, vocabulary, meta, sessions_at, session, partials, states, row_draws, out, drawn, logprobs, num_chunks,
-    LP: tl.constexpr, CHUNKS: tl.constexpr, KP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
-    EARLY: tl.constexpr,
+    LP: tl.constexpr, CHUNKS: tl.constexpr, KP: tl.constexpr, LONG: tl.constexpr, ADJUST: tl.constexpr,
+    TRUNCATE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One session by its rule."""
     fields = session_fields(meta, sessions_at, session)
@@ -98,7 +99,7 @@ def accept_session(
     if by_rejection:
         reject(
             target, meta, fields, rule, session, rows, length, block, tile, own, u, state, finite, temperature, key,
-            out, drawn, logprobs, LP, KP, ADJUST, TRUNCATE,
+            out, drawn, logprobs, LP, KP, LONG, ADJUST, TRUNCATE,
         )  # fmt: skip
     else:
         tl.store(out + session * OUT_FIELDS + DRAW_ROW, -1)
@@ -110,13 +111,14 @@ def accept_session(
             tl.store(row_draws + rows, tl.zeros_like(rows) + _NOTHING_DRAWN, mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sessions_at"], do_not_specialize_on_alignment=["out", "drawn", "logprobs"])
 def accept(
     logits, stride_row, stride_column, vocabulary, meta, sessions_at, partials, states, row_draws, out, drawn, logprobs,
-    num_chunks, LP: tl.constexpr, CHUNKS: tl.constexpr, KP: tl.constexpr, ADJUST: tl.constexpr, EARLY: tl.constexpr,
+    num_chunks, LP: tl.constexpr, CHUNKS: tl.constexpr, KP: tl.constexpr, LONG: tl.constexpr, ADJUST: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (session): no session of the batch is truncated."""
     accept_session(
         (logits, stride_row, stride_column), vocabulary, meta, sessions_at, tl.program_id(0), partials, states,
-        row_draws, out, drawn, logprobs, num_chunks, LP, CHUNKS, KP, ADJUST, False, EARLY,
+        row_draws, out, drawn, logprobs, num_chunks, LP, CHUNKS, KP, LONG, ADJUST, False, EARLY,
     )  # fmt: skip

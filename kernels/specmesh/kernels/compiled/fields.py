@@ -32,6 +32,10 @@ NUM_ADJUSTED = tl.constexpr(16)
 ADJUSTED_UNITS = tl.constexpr(17)
 TRUNCATED = tl.constexpr(18)
 PENALISED = tl.constexpr(19)
+DRAFT_OFFSET = tl.constexpr(20)
+MAX_ROW = tl.constexpr(21)
+ROW_MASS = tl.constexpr(22)
+"""The last three of drafts only."""
 
 UNIT = tl.constexpr(1024)
 
@@ -67,3 +71,11 @@ ALL_FINITE = tl.constexpr(1)
 DRAW_ROW = tl.constexpr(2)
 ENTRIES_BEGIN = tl.constexpr(3)
 ENTRIES_END = tl.constexpr(4)
+
+DRAFT_FIELDS = tl.constexpr(4)
+"""Per drafted token: whether its logits were finite, entries of its row, the token, its weight; then the row's ids and
+then its weights, each in as much room as the batch has for a row."""
+DRAFT_FINITE = tl.constexpr(0)
+DRAFT_SIZE = tl.constexpr(1)
+DRAFT_TOKEN = tl.constexpr(2)
+DRAFT_WEIGHT = tl.constexpr(3)

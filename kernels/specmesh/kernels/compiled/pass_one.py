@@ -58,7 +58,7 @@ def chunk_scores(raw, vocabulary, meta, fields, lanes, first, at, CHUNK: tl.cons
     return scores
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sessions_at"])
 def pass_one(
     logits, stride_row, stride_column, vocabulary, meta, sessions_at, partials, groups, num_chunks, num_groups,
     CHUNK: tl.constexpr, GROUP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,

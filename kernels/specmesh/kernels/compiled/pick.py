@@ -60,7 +60,23 @@ def entries_in_chunk(meta, begin, end, first, CHUNK: tl.constexpr, KP: tl.conste
 
 
 @triton.jit
-def quad_exactly(target, vocabulary, meta, fields, row, at, quad, out, state, temperature, noise, ADJUST: tl.constexpr):
+def words_of_tile(noise, lanes, vocabulary, token_map, MAP: tl.constexpr):
+    """Words `[N, 4]` of the columns 4 * lane + 0..3; the noise goes by token id, which a head over a subset maps to."""
+    key_low, key_high, start, offset, purpose = noise
+    if MAP:
+        columns = lanes[:, None] * 4 + tl.arange(0, 4)[None, :]
+        ids = tl.load(token_map + columns, mask=columns < vocabulary, other=0)
+        words = word_of_token(key_low, key_high, start, offset, purpose, ids)
+    else:
+        words = words_of_quads(key_low, key_high, start, offset, purpose, lanes.to(tl.uint32))
+    return words
+
+
+@triton.jit
+def quad_exactly(
+    target, vocabulary, meta, fields, row, at, quad, out, state, temperature, noise, token_map, ADJUST: tl.constexpr,
+    MAP: tl.constexpr,
+):  # fmt: skip
     """(score + noise, token) of the best of four tokens, without those of the bits of `out`; packed."""
     logits, stride_row, stride_column = target
     key_low, key_high, start, offset, purpose = noise
@@ -70,7 +86,10 @@ def quad_exactly(target, vocabulary, meta, fields, row, at, quad, out, state, te
     free = (columns < vocabulary) & ((out >> place) & 1 == 0)
     scores = scores_at(logits, row, stride_row, stride_column, columns, free, meta, fields, at, ADJUST)
     log_target = log_law(scores, columns, peak, log_sum, edge, tie, floor, temperature)
-    drawn = noise_of(word_of_token(key_low, key_high, start, offset, purpose, columns))
+    ids = columns
+    if MAP:
+        ids = tl.load(token_map + columns, mask=columns < vocabulary, other=0)
+    drawn = noise_of(word_of_token(key_low, key_high, start, offset, purpose, ids))
     values = tl.where(free & (log_target > float("-inf")), log_target + drawn, float("-inf"))
     best = tl.max(values, 0)
     return best, packed(best, tl.min(tl.where(values == best, columns, _NO_COLUMN), 0))
@@ -78,14 +97,13 @@ def quad_exactly(target, vocabulary, meta, fields, row, at, quad, out, state, te
 
 @triton.jit
 def best_of_tile(
-    target, vocabulary, meta, fields, row, at, scores, out, any_out, lanes, state, temperature, noise, best, result,
-    ADJUST: tl.constexpr,
+    target, vocabulary, meta, fields, row, at, scores, out, any_out, lanes, state, temperature, noise, token_map,
+    best, result, ADJUST: tl.constexpr, MAP: tl.constexpr,
 ):  # fmt: skip
     """The better of (best score + noise, that and its token packed) so far and of a tile `[N, 4]` of scores, without
     those of the bits of `out` `[N]`.
     """
-    key_low, key_high, start, offset, purpose = noise
-    words = words_of_quads(key_low, key_high, start, offset, purpose, lanes.to(tl.uint32))
+    words = words_of_tile(noise, lanes, vocabulary, token_map, MAP)
     bounds = (scores - state[0]) * (_LOG2_E / temperature) + noise_bound(words)
     if any_out:
         bounds = tl.where((out[:, None] >> tl.arange(0, 4)[None, :]) & 1 != 0, float("-inf"), bounds)
@@ -97,7 +115,7 @@ def best_of_tile(
         if any_out:
             quad_out = tl.sum(tl.where(lanes == quad, out, 0), 0)
         value, candidate = quad_exactly(
-            target, vocabulary, meta, fields, row, at, quad, quad_out, state, temperature, noise, ADJUST
+            target, vocabulary, meta, fields, row, at, quad, quad_out, state, temperature, noise, token_map, ADJUST, MAP
         )
         best = tl.maximum(best, value)
         result = tl.maximum(result, candidate)

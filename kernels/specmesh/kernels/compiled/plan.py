@@ -23,17 +23,27 @@ class Tuning:
     """How the work is cut. What rounding sees follows the vocabulary alone: an outcome must not depend on its batch."""
 
     chunk: int = 4096
+    small_chunk: int = 2048
+    """Of vocabularies up to `small_vocabulary`, whose rows have too few chunks to fill a GPU."""
+    small_vocabulary: int = 65536
     chunk_warps: int = 4
     accept_warps: int = 4
     draw_tile: int = 1024
     draw_warps: int = 1
+    small_draw_tile: int = 512
+    """Where programs of launch three would be `few_programs` or less."""
+    few_programs: int = 512
+    large_draw_tile: int = 2048
+    large_draw_warps: int = 2
+    """Where all rows are drawn from and the programs would be more than `many_programs`."""
+    many_programs: int = 2048
     draw_programs: int = 4224
     """Of launch three, at most about so many: then each takes several tiles, which changes no result."""
     max_row_tile: int = 128
     group: int = 32
     """Ids of which a truncated row keeps one maximum; more of them when the groups would be more than `max_groups`."""
     max_groups: int = 4096
-    few_candidates: int = 256
+    few_candidates: int = 128
     most_candidates: int = 2048
     threshold_warps: int = 8
 
@@ -53,12 +63,15 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What of a batch chooses the compiled code: equal forms, the same code. `rows` and `sessions` are grid sizes."""
+    """What of a batch chooses the compiled code: equal forms, the same code. `rows` and `sessions` are grid sizes;
+    `long_rows`: a row is longer than `row_tile`, and what goes on behind it is left out of the code otherwise.
+    """
 
     rows: int
     sessions: int
     length: int
     row_tile: int
+    long_rows: bool
     adjust: bool
     truncate: bool
     by_row: bool
@@ -90,7 +103,9 @@ class VerifyPlan:
         self.vocabulary_size = vocabulary_size
         self.capacity = capacity
         self.tuning = tuning or Tuning()
-        self.num_chunks = triton.cdiv(vocabulary_size, self.tuning.chunk)
+        small = vocabulary_size <= self.tuning.small_vocabulary
+        self.chunk = min(self.tuning.chunk, self.tuning.small_chunk) if small else self.tuning.chunk
+        self.num_chunks = triton.cdiv(vocabulary_size, self.chunk)
         pinned = device.type == "cuda"
         self._early = pinned and torch.cuda.get_device_capability(device) >= (9, 0)
         rows, sessions = capacity.rows, capacity.sessions
@@ -105,9 +120,9 @@ class VerifyPlan:
         self._numbers = ints(capacity.numbers)
         self._partials = floats(rows, self.num_chunks, fields.PARTIAL_FIELDS.value)
         self.group = self.tuning.group
-        while self.num_chunks * self.tuning.chunk // self.group > self.tuning.max_groups:
+        while self.num_chunks * self.chunk // self.group > self.tuning.max_groups:
             self.group *= 2
-        self.num_groups = self.num_chunks * self.tuning.chunk // self.group
+        self.num_groups = self.num_chunks * self.chunk // self.group
         self._groups = floats(rows, self.num_groups)
         self._chosen = ints(rows, self.num_groups)
         self._candidates = floats(rows, self.tuning.most_candidates, 2)
@@ -139,48 +154,64 @@ class VerifyPlan:
             sessions=packed.num_sessions,
             length=max(triton.next_power_of_2(packed.length + 1), 2),
             row_tile=min(max(triton.next_power_of_2(packed.row_size), 16), self.tuning.max_row_tile),
+            long_rows=packed.row_size > self.tuning.max_row_tile,
             adjust=packed.adjust,
             truncate=packed.truncate,
             by_row=packed.coupled,
             greedy=packed.greedy,
         )
 
-    def launch(self, logits: Tensor, form: Form) -> None:
-        """Two or three launches on the current stream, nothing else."""
+    def launch(self, logits: Tensor, form: Form, token_map: Tensor | None = None) -> None:
+        """Two or three launches on the current stream, nothing else.
+
+        `token_map` `[V]` int64: the logits' columns are those of a head over these ids; what comes out are columns.
+        """
         tuning, chunks = self.tuning, self.num_chunks
         target = (logits, logits.stride(0), logits.stride(1), self.vocabulary_size)
         meta = (self._numbers, self.capacity.rows)
         results = (self._out, self._drawn, self._logprobs)
         early = {"launch_pdl": True} if self._early else {}
-        cut: dict[str, int] = {"ADJUST": form.adjust, "EARLY": self._early}
+        cut: dict[str, int] = {"ADJUST": form.adjust, "EARLY": self._early, "enable_fp_fusion": True}
         pass_one[(chunks, form.rows)](
             *target, *meta, self._partials, self._groups, chunks, self.num_groups,
-            CHUNK=tuning.chunk, GROUP=self.group, TRUNCATE=form.truncate, num_warps=tuning.chunk_warps, **cut,
+            CHUNK=self.chunk, GROUP=self.group, TRUNCATE=form.truncate, num_warps=tuning.chunk_warps, **cut,
         )  # fmt: skip
         cut = {**cut, "LP": form.length, "KP": form.row_tile}
-        chunk_tile = triton.next_power_of_2(chunks)
+        decide = {"CHUNKS": triton.next_power_of_2(chunks), "LONG": form.long_rows}
         if form.truncate:
             threshold[(form.rows,)](
                 *target, *meta, self._partials, self._groups, self._chosen, self._candidates, self._states,
-                self._row_draws, self._arrived, *results, chunks, self.num_groups, CHUNKS=chunk_tile, GROUP=self.group,
+                self._row_draws, self._arrived, *results, chunks, self.num_groups, GROUP=self.group,
                 GROUPS=triton.next_power_of_2(self.num_groups), FEW=tuning.few_candidates, MOST=tuning.most_candidates,
-                num_warps=tuning.threshold_warps, **cut, **early,
+                num_warps=tuning.threshold_warps, **decide, **cut, **early,
             )  # fmt: skip
         else:
             accept[(form.sessions,)](
                 *target, *meta, self._partials, self._states, self._row_draws, *results, chunks,
-                CHUNKS=chunk_tile, num_warps=tuning.accept_warps, **cut, **early,
+                num_warps=tuning.accept_warps, **decide, **cut, **early,
             )  # fmt: skip
         if form.greedy:
             return
         items = form.rows if form.by_row else form.sessions
-        tiles = triton.cdiv(self.vocabulary_size, tuning.draw_tile)
+        tile, warps = self.draw_tile(items, form.by_row)
+        tiles = triton.cdiv(self.vocabulary_size, tile)
         per_program = max(1, tiles * items // tuning.draw_programs)
         sample[(triton.cdiv(tiles, per_program), items)](
-            *target, *meta, self._partials, self._states, self._row_draws, self._arrived, *results, chunks, per_program,
-            TILE=tuning.draw_tile, CHUNK=tuning.chunk, TRUNCATE=form.truncate, BY_ROW=form.by_row,
-            num_warps=tuning.draw_warps, **cut, **early,
+            *target, *meta, self._partials, self._states, self._row_draws, self._arrived, *results,
+            self._numbers if token_map is None else token_map, chunks, per_program, TILE=tile,
+            CHUNK=self.chunk, TRUNCATE=form.truncate, BY_ROW=form.by_row, MAP=token_map is not None,
+            num_warps=warps, **cut, **early,
         )  # fmt: skip
+
+    def draw_tile(self, items: int, by_row: bool) -> tuple[int, int]:
+        """(ids at a time, warps) of a program of launch three when so many rows or sessions are drawn from."""
+        tuning = self.tuning
+        programs = triton.cdiv(self.vocabulary_size, tuning.draw_tile) * items
+        if programs <= tuning.few_programs:
+            return min(tuning.draw_tile, tuning.small_draw_tile), tuning.draw_warps
+        if by_row and programs > tuning.many_programs:
+            return min(self.chunk, tuning.large_draw_tile), tuning.large_draw_warps
+        return tuning.draw_tile, tuning.draw_warps
 
     def fetch(self, form: Form) -> "Outcomes":
         """One copy; waits for the device."""

@@ -84,15 +84,16 @@ def residual_ratios(tile, scale):
 @triton.jit
 def best_members(
     target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, RESIDUAL: tl.constexpr,
-    KP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
+    KP: tl.constexpr, LONG: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
     """Each row's best own id, `[LP]`: (p / E, id), p the residual or T; a ratio of 0 is no draw at all."""
     ratios = residual_ratios(tile, scale) if RESIDUAL else tile[1] * tile[3]
     best = (tl.max(ratios, 1), tl.min(tl.where(ratios == tl.max(ratios, 1)[:, None], tile[0], _NO_COLUMN), 1))
-    for first in range(KP, longest, KP):
-        more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
-        more = with_law(more, state, temperature, TRUNCATE)
-        best = better(best, residual_ratios(more, scale) if RESIDUAL else more[1] * more[3], more[0])
+    if LONG:
+        for first in range(KP, longest, KP):
+            more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
+            more = with_law(more, state, temperature, TRUNCATE)
+            best = better(best, residual_ratios(more, scale) if RESIDUAL else more[1] * more[3], more[0])
     return best
 
 
@@ -110,23 +111,24 @@ def block_of(meta, fields, length, LP: tl.constexpr):
 @triton.jit
 def decide(
     target, meta, fields, rule, key, rows, length, block, first_tile, own, u, state, temperature, LP: tl.constexpr,
-    KP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
+    KP: tl.constexpr, LONG: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
     """(accepted, ln T of the drafted tokens, each row's best own id: ln of (p / E / P), id).
 
-    An empty residual is so by rounding: then p is T, and the logarithm -inf. Rows longer than a tile are gone through
-    again for each sum.
+    An empty residual is so by rounding: then p is T, and the logarithm -inf. Rows longer than a tile (LONG: the batch
+    has some) are gone through again for each sum.
     """
     places = tl.arange(0, LP)
     longest = tl.max(block[2] - block[1], 0) // 2
     score, draft = own
     tile = with_law(first_tile, state, temperature, TRUNCATE)
     mass = tl.sum(tile[1], 1)
-    for first in range(KP, longest, KP):
-        more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
-        here = own_entry(more, block[0])
-        mass += tl.sum(with_law(more, state, temperature, TRUNCATE)[1], 1)
-        score, draft = score + here[0], draft + here[1]
+    if LONG:
+        for first in range(KP, longest, KP):
+            more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
+            here = own_entry(more, block[0])
+            mass += tl.sum(with_law(more, state, temperature, TRUNCATE)[1], 1)
+            score, draft = score + here[0], draft + here[1]
     peak, log_sum, edge, tie, floor = state
     log_target = log_law(score, block[0], peak, log_sum, edge, tie, floor, temperature)
     ratio = tl.where(places < length, divided(exp_of(log_target), draft), 0.0)
@@ -134,18 +136,20 @@ def decide(
     if rule == RULE_BLOCK:
         scale = reach_of(ratio, places, LP)
         inside = tile_inside(tile, scale)
-        for first in range(KP, longest, KP):
-            more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
-            inside += tile_inside(with_law(more, state, temperature, TRUNCATE), scale)
+        if LONG:
+            for first in range(KP, longest, KP):
+                more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
+                inside += tile_inside(with_law(more, state, temperature, TRUNCATE), scale)
         accepted = accepted_by_block(scale, mass, inside, u, places, length)
     else:
         accepted = accepted_by_token(ratio, u, places, length, LP)
     best, token = best_members(
-        target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, True, KP, ADJUST, TRUNCATE
-    )
+        target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, True, KP, LONG, ADJUST,
+        TRUNCATE,
+    )  # fmt: skip
     if tl.max(tl.where((places == accepted) & (best == 0.0), 1, 0), 0) > 0:
         token = best_members(
-            target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, False, KP, ADJUST,
+            target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, False, KP, LONG, ADJUST,
             TRUNCATE,
         )[1]  # fmt: skip
     return accepted, log_target, tl.log(best) - tl.log(scale), token

@@ -43,8 +43,8 @@ def tile_is_empty(partials, row, first, num_chunks, state, CHUNK: tl.constexpr):
 
 @triton.jit
 def draw_tile(
-    raw, target, vocabulary, meta, fields, row, at, first, entries, state, temperature, noise, best, result,
-    TILE: tl.constexpr, KP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
+    raw, target, vocabulary, meta, fields, row, at, first, entries, state, temperature, noise, token_map,
+    best, result, TILE: tl.constexpr, KP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr, MAP: tl.constexpr,
 ):  # fmt: skip
     """The better of (best, result) and of the tile of ids `first ..`, whose logits are `raw`."""
     lanes = first // 4 + tl.arange(0, TILE // 4)
@@ -57,15 +57,16 @@ def draw_tile(
         out = out | tl.sum(tl.where(log_target > float("-inf"), 0, 1 << place), 1)
         any_out = tl.max(out, 0) > 0
     return best_of_tile(
-        target, vocabulary, meta, fields, row, at, scores, out, any_out, lanes, state, temperature, noise, best, result,
-        ADJUST,
+        target, vocabulary, meta, fields, row, at, scores, out, any_out, lanes, state, temperature, noise, token_map,
+        best, result, ADJUST, MAP,
     )  # fmt: skip
 
 
 @triton.jit
 def draw_tiles(
-    target, vocabulary, meta, fields, partials, row, at, entries, loaded, temperature, noise, num_chunks, tiles,
-    TILE: tl.constexpr, CHUNK: tl.constexpr, KP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
+    target, vocabulary, meta, fields, partials, row, at, entries, loaded, temperature, noise, token_map, num_chunks,
+    tiles, TILE: tl.constexpr, CHUNK: tl.constexpr, KP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
+    MAP: tl.constexpr,
 ):  # fmt: skip
     """(best score + noise, that and its token packed) of this program's tiles; `loaded`: the row's state, finite."""
     best = tl.full((), float("-inf"), tl.float32)
@@ -83,8 +84,8 @@ def draw_tiles(
             empty = empty | tile_is_empty(partials, row, tile, num_chunks, loaded[0], CHUNK)
         if empty == 0:
             best, result = draw_tile(
-                raw, target, vocabulary, meta, fields, row, at, tile, entries, loaded[0], temperature, noise, best,
-                result, TILE, KP, ADJUST, TRUNCATE,
+                raw, target, vocabulary, meta, fields, row, at, tile, entries, loaded[0], temperature, noise,
+                token_map, best, result, TILE, KP, ADJUST, TRUNCATE, MAP,
             )  # fmt: skip
     return best, result
 
@@ -109,13 +110,17 @@ def emit_rows(
     tl.store(logprobs + rows, log_target, mask=emitted)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sessions_at", "tiles"], do_not_specialize_on_alignment=["out", "drawn", "logprobs"])
 def sample(
     logits, stride_row, stride_column, vocabulary, meta, sessions_at, partials, states, row_draws, arrived, out, drawn,
-    logprobs, num_chunks, tiles, TILE: tl.constexpr, CHUNK: tl.constexpr, LP: tl.constexpr, KP: tl.constexpr,
-    ADJUST: tl.constexpr, TRUNCATE: tl.constexpr, BY_ROW: tl.constexpr, EARLY: tl.constexpr,
+    logprobs, token_map, num_chunks, tiles, TILE: tl.constexpr, CHUNK: tl.constexpr, LP: tl.constexpr,
+    KP: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr, BY_ROW: tl.constexpr, MAP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Program (`tiles` tiles, session), or (.., row) when a session of the batch is COUPLED."""
+    """Program (`tiles` tiles, session), or (.., row) when a session of the batch is COUPLED.
+
+    `token_map`: the ids of a head over a subset of the vocabulary; columns are drawn, by the noise of their ids.
+    """
     session = tl.program_id(1)
     if BY_ROW:
         session = tl.load(meta + session)
@@ -146,8 +151,8 @@ def sample(
     loaded = load_state(states, row * STATE_FIELDS, row >= 0)
     noise = noise_of_row(rule, length, key, at)
     best, result = draw_tiles(
-        target, vocabulary, meta, fields, partials, row, at, entries, loaded, temperature, noise, num_chunks, tiles,
-        TILE, CHUNK, KP, ADJUST, TRUNCATE,
+        target, vocabulary, meta, fields, partials, row, at, entries, loaded, temperature, noise, token_map,
+        num_chunks, tiles, TILE, CHUNK, KP, ADJUST, TRUNCATE, MAP,
     )  # fmt: skip
     if BY_ROW:
         if coupled:

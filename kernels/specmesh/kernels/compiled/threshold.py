@@ -68,12 +68,12 @@ def truncated_state(
     return tl.log(mass), edge, tie, floor
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sessions_at"], do_not_specialize_on_alignment=["out", "drawn", "logprobs"])
 def threshold(
     logits, stride_row, stride_column, vocabulary, meta, sessions_at, partials, groups, chosen, candidates, states,
     row_draws, arrived, out, drawn, logprobs, num_chunks, num_groups, LP: tl.constexpr, CHUNKS: tl.constexpr,
-    KP: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, FEW: tl.constexpr, MOST: tl.constexpr,
-    ADJUST: tl.constexpr, EARLY: tl.constexpr,
+    KP: tl.constexpr, LONG: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, FEW: tl.constexpr,
+    MOST: tl.constexpr, ADJUST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (row). A session's last one decides. `chosen` `[R, G]`, `candidates` `[R, MOST, 2]`: room to work in."""
     if EARLY:
@@ -105,5 +105,5 @@ def threshold(
         tl.store(arrived + session, 0)
         accept_session(
             target, vocabulary, meta, sessions_at, session, partials, states, row_draws, out, drawn, logprobs,
-            num_chunks, LP, CHUNKS, KP, ADJUST, True, False,
+            num_chunks, LP, CHUNKS, KP, LONG, ADJUST, True, False,
         )  # fmt: skip

@@ -18,6 +18,8 @@ from specmesh.kernels.reference.philox import key_tensor, noise_from_words, word
 from specmesh.runtime.contract import Purpose
 from specmesh.runtime.types import TokenLogprob
 
+MAX_ROWS = 65_535
+"""A launch has no more programs along its second axis."""
 _plans = threading.local()
 
 
@@ -33,22 +35,39 @@ def verify(
     """As `specmesh.kernels.ops.verify`. Buffers are kept per thread, device and vocabulary, and grow by doubling."""
     if not inputs:
         return []
+    packed, outcomes = run(logits, inputs, vocabulary_size, tuning=tuning)
+    logprobs = _logprobs(logits, inputs, vocabulary_size, packed, outcomes, num_top or [None] * len(inputs))
+    fields = zip(
+        outcomes.num_accepted.tolist(), outcomes.next_token.tolist(), outcomes.finite.tolist(), logprobs, strict=True
+    )
+    return [VerifyOutcome(*field) for field in fields]
+
+
+def run(
+    logits: Tensor,
+    inputs: Sequence[VerifyInput],
+    vocabulary_size: int,
+    *,
+    token_map: Tensor | None = None,
+    tuning: Tuning | None = None,
+) -> tuple[Packed, Outcomes]:
+    """A batch as it went to the device and what came back; `token_map` as for `VerifyPlan.launch`.
+
+    Raises ValueError as `check_shapes` and `check_counts` do, and for more than `MAX_ROWS` rows.
+    """
     check_shapes(logits, inputs)
     check_counts([item.sampling for item in inputs], [item.token_counts for item in inputs])
     rows = logits.shape[0]
+    if rows > MAX_ROWS:
+        raise ValueError(f"at most {MAX_ROWS} rows of logits, got {rows}")
     plan = _plan(logits.device, vocabulary_size, Capacity(rows, len(inputs), 0), tuning)
     packed = pack(inputs, vocabulary_size, plan.capacity.rows)
     if len(packed.numbers) > plan.capacity.numbers:
         plan = _plan(logits.device, vocabulary_size, Capacity(rows, len(inputs), len(packed.numbers)), tuning)
     plan.send(packed)
     form = plan.form_of(packed)
-    plan.launch(logits, form)
-    outcomes = plan.fetch(form)
-    logprobs = _logprobs(logits, inputs, vocabulary_size, packed, outcomes, num_top or [None] * len(inputs))
-    fields = zip(
-        outcomes.num_accepted.tolist(), outcomes.next_token.tolist(), outcomes.finite.tolist(), logprobs, strict=True
-    )
-    return [VerifyOutcome(*field) for field in fields]
+    plan.launch(logits, form, token_map)
+    return packed, plan.fetch(form)
 
 
 def _plan(device: torch.device, vocabulary_size: int, need: Capacity, tuning: Tuning | None) -> VerifyPlan:
@@ -59,13 +78,14 @@ def _plan(device: torch.device, vocabulary_size: int, need: Capacity, tuning: Tu
     if plan is None or not plan.capacity.holds(need):
         have = plan.capacity if plan is not None else Capacity(8, 4, 4096)
         grown = Capacity(
-            _grown(have.rows, need.rows), _grown(have.sessions, need.sessions), _grown(have.numbers, need.numbers)
+            doubled(have.rows, need.rows), doubled(have.sessions, need.sessions), doubled(have.numbers, need.numbers)
         )
         plan = kept[key] = VerifyPlan(device, vocabulary_size, grown, tuning)
     return plan
 
 
-def _grown(have: int, need: int) -> int:
+def doubled(have: int, need: int) -> int:
+    """Doubled until it is enough."""
     while have < need:
         have *= 2
     return have

@@ -72,6 +72,14 @@ def non_finite(scores: Tensor) -> Tensor:
     return ~scores.amax(dim=-1).isfinite()
 
 
+def cooled_scores(scores: Tensor, temperature: Tensor) -> Tensor:
+    """Scores `[n, V]` at their temperatures `[n]`, less each row's maximum: ln of the untruncated law less a constant.
+
+    The maximum is subtracted before the division, so that no temperature can overflow.
+    """
+    return (scores - scores.amax(dim=-1, keepdim=True)).div_(temperature[:, None])
+
+
 def log_law(scores: Tensor, law: LawParams, sessions: Tensor) -> Tensor:
     """ln of the law, float32 `[n, V]`, -inf outside it; rows that are `non_finite` come out as rubbish of their own.
 
@@ -80,8 +88,7 @@ def log_law(scores: Tensor, law: LawParams, sessions: Tensor) -> Tensor:
     """
     greedy = law.greedy[sessions]
     temperature = torch.where(greedy, 1.0, law.temperature[sessions].clamp(min=COLDEST))
-    # The maximum is subtracted before the division, so that no temperature can overflow.
-    cooled = (scores - scores.amax(dim=-1, keepdim=True)).div_(temperature[:, None])
+    cooled = cooled_scores(scores, temperature)
     top_k, top_p, min_p = law.top_k[sessions], law.top_p[sessions], law.min_p[sessions]
     top_k = torch.where(top_k <= 0, cooled.shape[1], top_k)
     cut = ~greedy & ((top_k < cooled.shape[1]) | (top_p < 1) | (min_p > 0))
@@ -94,6 +101,6 @@ def log_law(scores: Tensor, law: LawParams, sessions: Tensor) -> Tensor:
 
 def _truncated(scores: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     """Scores with -inf outside top-k, then top-p of what is left, then min-p. Row maxima are 0."""
-    keep = keep_largest(scores, top_k, top_p, of_limited=True)
+    keep = keep_largest(scores, top_k, top_p)
     keep &= scores >= min_p.log()[:, None]
     return scores.masked_fill_(~keep, -torch.inf)
