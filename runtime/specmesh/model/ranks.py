@@ -95,8 +95,8 @@ class Shared(Protocol):
     def allocate_cache(self, num_blocks: int) -> None:
         """Make room for `num_blocks` blocks."""
 
-    def warm_up(self, max_tokens: int) -> None:
-        """Record the forwards of ticks of up to `max_tokens` tokens."""
+    def warm_up(self, max_rows: int, max_chunk: int) -> None:
+        """Record the forwards of ticks."""
 
     def copy_block(self, source: int, target: int) -> None:
         """Make the block `target` hold what `source` holds."""
@@ -167,7 +167,7 @@ def follow(model: Shared, ranks: Ranks) -> None:
         if kind is Kind.ALLOCATE:
             model.allocate_cache(arguments[0])
         elif kind is Kind.WARM_UP:
-            model.warm_up(arguments[0])
+            model.warm_up(*arguments)
         elif kind is Kind.COPY:
             model.copy_block(*arguments)
         else:

@@ -35,11 +35,11 @@ class ShardedModel:
             self._channel.send(Kind.ALLOCATE, num_blocks)
             self._model.allocate_cache(num_blocks)
 
-    def warm_up(self, max_tokens: int) -> None:
-        """Record the forwards of ticks of up to `max_tokens` tokens on every rank."""
+    def warm_up(self, max_rows: int, max_chunk: int = 0) -> None:
+        """Record the forwards of ticks on every rank; see `PagedModel`."""
         with _together():
-            self._channel.send(Kind.WARM_UP, max_tokens)
-            self._model.warm_up(max_tokens)
+            self._channel.send(Kind.WARM_UP, max_rows, max_chunk)
+            self._model.warm_up(max_rows, max_chunk)
 
     def copy_block(self, source: int, target: int) -> None:
         """Make the block `target` hold what `source` holds, on every rank."""

@@ -111,7 +111,7 @@ def _load_model(config: VerifierConfig, place: Place | None) -> Loaded:
         model = _read_model(config, ranks)
         target = ShardedModel(model.model, ranks)
         backend = _backend(config, target, watch=Watchdog(config.rank_timeout_seconds))
-        target.warm_up(config.engine.max_verify_rows)
+        target.warm_up(config.engine.max_verify_rows, config.engine.max_prefill_tokens)
         end = target.end
     info = _info(
         config,
