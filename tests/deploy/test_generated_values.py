@@ -110,6 +110,7 @@ def test_what_the_schema_takes_is_what_kubernetes_and_the_services_take(
         # A table has no device, which the verifier says: the values of a GPU with one are a user's contradiction.
         if str(files.get("model", "")).startswith("table:"):
             files.pop("device", None)
+            files.pop("tensor_parallel", None)
         config = CLASSES[container(deployment)["name"]].model_validate(files)
         assert config.telemetry.prometheus_port == 9464
         assert config.server.drain_seconds < pod(deployment)["terminationGracePeriodSeconds"]
