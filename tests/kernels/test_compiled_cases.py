@@ -12,7 +12,8 @@ from compiled_verify import ALIKE, DEVICE, compiled_verify
 
 from specmesh.kernels.compiled.decide import accepted_by_block, accepted_by_token, reach_of
 from specmesh.kernels.inputs import VerifyInput
-from specmesh.runtime.contract import ROW_TOTAL
+from specmesh.kernels.reference.philox import key_tensor, philox, uniform_from_words
+from specmesh.runtime.contract import ROW_TOTAL, Purpose
 from specmesh.runtime.types import Rule, Sampling
 
 
@@ -84,13 +85,25 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(
 
 def test_temperatures_of_a_batch_keep_apart() -> None:
     """C1."""
-    temperatures = (0.5, 1.0, 1.7, 1e-40)
-    items = [VerifyInput(3, [], [], Sampling(temperature=t), Rule.BLOCK, 5) for t in temperatures]
+    temperatures = (0.5, 1.7, 1e-40) * 3
+    items = [VerifyInput(3, [], [], Sampling(temperature=t), Rule.BLOCK, key) for key, t in enumerate(temperatures)]
     row = torch.tensor([2.0, 1.0, 0.0, -1.0])
-    outcomes = compiled_verify(row.repeat(4, 1), items, vocabulary_size=4, num_top=[0] * 4)
+    outcomes = compiled_verify(row.repeat(9, 1), items, vocabulary_size=4, num_top=[0] * 9)
+    assert any(outcome.next_token for outcome in outcomes), "the largest is as likely in units of itself at any of them"
     for temperature, outcome in zip(temperatures, outcomes, strict=True):
         wanted = torch.log_softmax((row - row.max()) / max(temperature, 1e-30), dim=0)[outcome.next_token]
         assert outcome.logprobs[0].logprob == pytest.approx(float(wanted), abs=1e-5)
+
+
+@pytest.mark.parametrize("rule", [Rule.BLOCK, Rule.TOKEN])
+def test_temperature_is_in_what_is_accepted(rule: Rule) -> None:
+    """C1: T(0) = .865 at 0.5 and .644 at 1; uniforms between the two tell which it was."""
+    keys = range(200)
+    uniforms = uniform_from_words(philox(key_tensor(keys), (3, 0, int(Purpose.ACCEPT), 0))[0]).tolist()
+    between = [key for key in keys if 0.66 < uniforms[key] < 0.85][:2]
+    items = [VerifyInput(3, [0], [], Sampling(temperature=0.5), rule, key) for key in between]
+    logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).repeat(4, 1)
+    assert [outcome.num_accepted for outcome in ALIKE.verify(logits, items, vocabulary_size=4)] == [1, 1]
 
 
 def test_numbers_of_a_block_are_keyed_by_where_it_starts() -> None:
