@@ -29,6 +29,17 @@ def test_a_loaded_model_computes_what_was_saved(folder: Path) -> None:
     assert loaded.model.independent_rows
 
 
+@pytest.mark.parametrize(("dtype", "level"), [("float32", "INFO"), ("bfloat16", "WARNING")])
+def test_the_log_says_whether_a_seed_gives_the_same_text(
+    folder: Path, caplog: pytest.LogCaptureFixture, dtype: str, level: str
+) -> None:
+    with caplog.at_level("INFO", "specmesh.model.loading"):
+        load_model(folder, dtype=dtype)
+    [record] = [record for record in caplog.records if "rows are" in record.message]
+    assert record.levelname == level
+    assert "seed" in record.message
+
+
 def test_tokenizer_files_and_vocabulary_come_along(folder: Path) -> None:
     loaded = load_model(folder, dtype="float32")
     assert loaded.tokenizer.tokenizer_json == (folder / "tokenizer.json").read_bytes()

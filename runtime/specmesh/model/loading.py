@@ -126,7 +126,9 @@ def _settle_independence(model: PagedModel, ranks: Ranks | None) -> None:
     if model.independent_rows:
         independent = check_rows_independent(model)
         model.independent_rows = ranks.agree(independent) if ranks else independent
-    if not model.independent_rows:
+    if model.independent_rows:
+        logger.info("rows are independent of their batch: a seed, or temperature 0, gives the same text every time")
+    else:
         why = "on this machine" if model.dtype == torch.float32 else f"in {model.dtype}".replace("torch.", "")
         logger.warning(
             f"rows are not independent {why}: near-ties may fall otherwise in another batch, so a seed or "
