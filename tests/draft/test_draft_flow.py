@@ -36,6 +36,21 @@ async def test_a_block_that_may_stop_early_is_told_token_by_token(stopping: Stop
         assert (len(answer.token_ids), answer.num_parts) == (6, 6)
 
 
+@pytest.mark.parametrize("sampling", [Sampling(logit_bias=((1, 0.5),)), Sampling(presence_penalty=0.5)])
+async def test_rows_that_take_milliseconds_are_told_token_by_token(sampling: Sampling) -> None:
+    """C36: a row of penalties or bias takes so long that a block held back would be late by its values."""
+    async with draft_peer(law_drafter(LAW)) as peer:
+        answer = await peer.talk.ask(ask_for(CONTEXT, 4, 6, sampling=sampling, rule=Rule.BLOCK))
+        assert (len(answer.token_ids), answer.num_parts) == (6, 6)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(top_p=0.9), Sampling()])
+async def test_a_block_without_rows_may_be_late_whole(sampling: Sampling) -> None:
+    async with draft_peer(law_drafter(LAW)) as peer:
+        answer = await peer.talk.ask(ask_for(CONTEXT, 4, 6, sampling=sampling, rule=Rule.COUPLED))
+        assert (len(answer.token_ids), answer.num_frames) == (6, 1)
+
+
 async def test_a_token_arrives_before_the_next_is_sampled() -> None:
     drafter = SleepyDrafter()
     async with draft_peer(drafter) as peer:

@@ -15,9 +15,10 @@ from specmesh.draft.admission import Admission, EngineLimits
 from specmesh.draft.block import DraftBlock, Event, Failed, Receiver
 from specmesh.draft.drafter import Advance, Drafter
 from specmesh.draft.session import SessionStore
+from specmesh.draft.sparse_law import can_shape
 from specmesh.runtime.config import ConfigModel
 from specmesh.runtime.errors import MeshError
-from specmesh.runtime.types import DraftAsk, DraftEndReason, EntryErrorReason
+from specmesh.runtime.types import DraftAsk, DraftEndReason, EntryErrorReason, Rule
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class DraftEngine:
         self._eos = drafter.info.eos_token_ids if at_eos else frozenset()
         self._min_logprob = math.log(stopping.min_probability) if stopping.min_probability > 0 else -math.inf
         # A block that may stop early tells every token at once: held back, it would be late depending on its values.
-        self.streaming = not drafter.inline or bool(self._eos) or stopping.min_probability > 0
+        self._streaming = not drafter.inline or bool(self._eos) or stopping.min_probability > 0
         self._blocks: dict[int, DraftBlock] = {}
         self._events: list[Event] = []
         self.store = SessionStore(
@@ -125,6 +126,17 @@ class DraftEngine:
             block.took_part(seconds, len(batch))
             self._absorb(block, advance)
 
+    @property
+    def streaming(self) -> bool:
+        """A block in flight tells its tokens one by one."""
+        return self._streaming or any(map(self._streams, self._blocks.values()))
+
+    def _streams(self, block: DraftBlock) -> bool:
+        """Rows of penalties or bias take milliseconds, more or fewer by the tokens before: so one by one, too."""
+        ask = block.ask
+        sends_rows = not (self._drafter.info.one_hot or ask.sampling.greedy or ask.rule is Rule.COUPLED)
+        return self._streaming or (sends_rows and not can_shape(ask.sampling))
+
     def _take(self, now: float) -> list[DraftBlock]:
         batch: list[DraftBlock] = []
         for block in list(self._blocks.values()):
@@ -136,7 +148,7 @@ class DraftEngine:
                 self._finish(block, DraftEndReason.DEADLINE)
             else:
                 block.started = now if block.started is None else block.started
-                if not self.streaming and block.turn.token_counts is None:
+                if not self._streams(block) and block.turn.token_counts is None:
                     block.turn.num_wanted = block.length - len(block.proposals)
                 batch.append(block)
         return batch
@@ -154,7 +166,7 @@ class DraftEngine:
         end = self._extend(block, advance)
         if end is not None:
             self._finish(block, end)
-        elif self.streaming:
+        elif self._streams(block):
             self._tell_tokens(block)
 
     def _extend(self, block: DraftBlock, advance: Advance) -> DraftEndReason | None:

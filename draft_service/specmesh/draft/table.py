@@ -9,7 +9,7 @@ context met before costs one random number and one search, or under COUPLED the 
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
 from specmesh.draft.kernel_input import draft_input
 from specmesh.draft.ngram_file import MAX_ORDER, Level, NgramTable, load_table
 from specmesh.draft.settings import parse_settings
-from specmesh.draft.sparse_law import can_shape, noisy_largest, shape
+from specmesh.draft.sparse_law import Law, SparseRow, can_shape, noisy_largest, shape
 from specmesh.kernels.ops import Distribution, sample_sparse, score_sparse
 from specmesh.runtime.config import ConfigError, ConfigModel
 from specmesh.runtime.contract import ROW_TOTAL
@@ -192,21 +192,31 @@ def _keepable(ask: DraftAsk) -> bool:
 
 
 def _kept_row(distribution: Distribution, turn: Turn) -> KeptRow:
+    """In plain Python where that goes: a block with new rows then takes little longer than one with kept rows, and
+    whether it is late says little of its tokens (docs/exactness.md, section 7).
+    """
     ask = turn.ask
-    coupled = ask.rule is Rule.COUPLED and not ask.sampling.greedy
-    item = draft_input(turn, 0, None)
-    # A score tells of the row that another rule would get.
-    token = sample_sparse([distribution], [replace(item, rule=Rule.BLOCK) if coupled else item])[0]
-    ids, weights = decode_row(token.row or b"")
+    if ask.sampling.greedy or not can_shape(ask.sampling):
+        token = sample_sparse([distribution], [draft_input(turn, 0, None)])[0]
+        token_id, logprob, row = token.token_id, token.logprob, token.row
+    else:  # under COUPLED too: a score tells of the row that another rule would get
+        sparse = SparseRow(_shape(distribution, ask.sampling), max_row=turn.max_row, row_mass=turn.row_mass)
+        token_id, logprob, row = sparse.ids[0], sparse.logprob(sparse.ids[0]), sparse.encode()
+    ids, weights = decode_row(row or b"")
     ends = np.cumsum(weights, dtype=np.int64)
+    coupled = ask.rule is Rule.COUPLED and not ask.sampling.greedy
     law = _shaped(distribution, ask.sampling) if coupled else None
-    return KeptRow(token.token_id, token.logprob, token.row, ids, weights, ends, law)
+    return KeptRow(token_id, logprob, row, ids, weights, ends, law)
+
+
+def _shape(distribution: Distribution, sampling: Sampling) -> Law:
+    ids, probs = distribution
+    return shape({token: prob for token, prob in zip(ids.tolist(), probs.tolist(), strict=True) if prob > 0}, sampling)
 
 
 def _shaped(distribution: Distribution, sampling: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """(ids ascending, ln D) at a request's temperature and truncation."""
-    ids, probs = distribution
-    law = shape(dict(zip(ids.tolist(), probs.tolist(), strict=True)), sampling)
+    law = _shape(distribution, sampling)
     kept = np.array(sorted(law), dtype=np.int64)
     shares = np.array([law[token] for token in kept.tolist()])
     return kept, np.log(shares / shares.sum())
