@@ -101,7 +101,7 @@ class Alike:
     On a GPU every session is compared; under the interpreter `SESSIONS` sessions of the first `CALLS` calls of a test.
     """
 
-    CALLS = 1
+    CALLS = 2
     SESSIONS = 2
 
     def __init__(self) -> None:
