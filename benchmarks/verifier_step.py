@@ -14,7 +14,7 @@ import json
 import random
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
@@ -137,12 +137,17 @@ def spans_of(context: int, sessions: int) -> Iterator[Span]:
 
 
 def timed(model: TargetModel, spans: list[Span], rounds: int) -> float:
-    """Milliseconds of one forward, awaited: the median."""
+    """Milliseconds of one forward."""
+    return awaited_ms(lambda: model.forward(spans), rounds)
+
+
+def awaited_ms(work: Callable[[], object], rounds: int) -> float:
+    """Milliseconds, the device's work awaited: the median."""
     times = []
     for _ in range(3 + rounds):
         _await_device()
         started = time.perf_counter()
-        model.forward(spans)
+        work()
         _await_device()
         times.append(1e3 * (time.perf_counter() - started))
     return round(median(times[3:]), 3)

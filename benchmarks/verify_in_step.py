@@ -11,12 +11,10 @@ Medians of the wall clock.
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Sequence
-from statistics import median
 
 import torch
-from verifier_step import SHAPES, build, spans_of
+from verifier_step import SHAPES, awaited_ms, build, spans_of
 from verify_inputs import ROWS, make_step
 
 from specmesh.kernels.inputs import VerifyInput
@@ -45,7 +43,7 @@ def main() -> None:
         inputs = make_step(sessions, size, options.device, SAMPLING).inputs(Rule.BLOCK, SAMPLING)
         works = works_of(model, spans, inputs, size)
         rounds = (options.rounds, options.rounds, max(3, options.rounds // (2 * sessions)))
-        times = {name: timed(work, count) for (name, work), count in zip(works.items(), rounds, strict=True)}
+        times = {name: awaited_ms(work, count) for (name, work), count in zip(works.items(), rounds, strict=True)}
         results.append({"sessions": sessions, **times})
     gpu = torch.cuda.get_device_name() if options.device == "cuda" else "none"
     print(
@@ -71,23 +69,6 @@ def works_of(
         "kernel_ms": lambda: verify(model.forward(spans), inputs, vocabulary_size=size),
         "reference_ms": lambda: verify(model.forward(spans).cpu(), inputs, vocabulary_size=size),
     }
-
-
-def timed(work: Callable[[], object], rounds: int) -> float:
-    """Milliseconds, awaited: the median."""
-    times = []
-    for _ in range(2 + rounds):
-        _await_device()
-        started = time.perf_counter()
-        work()
-        _await_device()
-        times.append(1e3 * (time.perf_counter() - started))
-    return round(median(times[2:]), 3)
-
-
-def _await_device() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _options() -> argparse.Namespace:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -9,6 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specmesh.draft.drafter import DrafterInfo
 from specmesh.draft.hf import HfDrafter
 from specmesh.model.paged import PagedModel
+from specmesh.runtime.contract import ROW_TOTAL
+from specmesh.runtime.rows import decode_row
 
 VOCABULARY = 61
 
@@ -71,3 +74,11 @@ def tiny_drafter(
         chunk_tokens=chunk_tokens,
         context_weights=context_weights,
     )
+
+
+def dense(row: bytes) -> np.ndarray:
+    """A row as probabilities of the whole vocabulary."""
+    ids, weights = decode_row(row)
+    full = np.zeros(VOCABULARY)
+    full[ids] = weights / ROW_TOTAL
+    return full

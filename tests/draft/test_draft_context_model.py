@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from draft_models import VOCABULARY, tiny_drafter, tiny_model, tiny_module
+from draft_models import VOCABULARY, dense, tiny_drafter, tiny_model, tiny_module
 from draft_peers import WHOLE_ROWS, ask_for, assert_honest, draft_peer
 
 from specmesh.draft.hf import HfDrafter
-from specmesh.runtime.contract import ROW_TOTAL
-from specmesh.runtime.rows import decode_row
 from specmesh.runtime.types import Rule, Sampling
 
 WEIGHTS = (2.0, 0.5, 0.25)
@@ -37,13 +35,6 @@ def law_by_definition(context: Sequence[int]) -> np.ndarray:
                 counts[context[at]] += 1
         law = (counts + weight * law) / (counts.sum() + weight)
     return law
-
-
-def dense(row: bytes) -> np.ndarray:
-    ids, weights = decode_row(row)
-    full = np.zeros(VOCABULARY)
-    full[ids] = weights / ROW_TOTAL
-    return full
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])

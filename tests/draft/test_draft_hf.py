@@ -5,12 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from draft_models import VOCABULARY, tiny_drafter, tiny_model, tiny_module
+from draft_models import VOCABULARY, dense, tiny_drafter, tiny_model, tiny_module
 from draft_peers import WHOLE_ROWS, ask_for, assert_honest, draft_peer
 
 from specmesh.draft.admission import EngineLimits
-from specmesh.runtime.contract import ROW_TOTAL
-from specmesh.runtime.rows import decode_row
 from specmesh.runtime.types import Rule, Sampling
 from specmesh.v1 import draft_service_pb2 as pb
 
@@ -26,13 +24,6 @@ def plain_law(context: list[int], temperature: float = 1.0) -> np.ndarray:
     with torch.inference_mode():
         logits = module(torch.tensor([context])).logits[0, -1, :VOCABULARY]
     return torch.softmax(logits / temperature, dim=-1).numpy()
-
-
-def dense(row: bytes) -> np.ndarray:
-    ids, weights = decode_row(row)
-    full = np.zeros(VOCABULARY)
-    full[ids] = weights / ROW_TOTAL
-    return full
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
