@@ -82,7 +82,7 @@ class Router:
             self._let_time_pass()
             self.core.tick()
             outbox, self.core.outbox = self.core.outbox, Outbox()
-            for answer in (answer for answers in outbox.answers.values() for answer in answers):
+            for answer in (answer for _, answers in outbox.answers() for answer in answers):
                 assert isinstance(answer, StepResult), answer
                 tokens += len(answer.token_ids)
                 self._learn(answer)

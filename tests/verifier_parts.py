@@ -165,7 +165,7 @@ class Stepper:
             self.settled[session_id] = result if isinstance(result, MeshError) else None
             if isinstance(result, int):
                 self.found[session_id] = result
-        for stream, answers in outbox.answers.items():
+        for stream, answers in outbox.answers():
             stream.deliver(answers)
 
     def step(self, session_id: int, position: int, token_ids: Sequence[int] = ()) -> StepResult:

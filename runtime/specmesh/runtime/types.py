@@ -6,6 +6,7 @@
 import math
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from specmesh.runtime.errors import InvalidValue
 
@@ -152,8 +153,7 @@ class Sampling:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a step ended in: how many drafted tokens were kept, and the token after them."""
 
     position: int

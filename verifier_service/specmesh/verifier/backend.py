@@ -5,21 +5,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from specmesh.kernels.inputs import VerifyInput, VerifyOutcome
-from specmesh.verifier.session import SessionKey
+from specmesh.verifier.session import Session, SessionKey
 
 
 @dataclass(slots=True)  # Not frozen, which takes three times as long: one is made per session and tick.
 class Work:
     """One session's share of a forward pass: `token_ids` at positions from `start` on, all before them being cached.
 
-    With `verify`, the last `1 + len(verify.draft_token_ids)` of them are the context's last token and the block.
+    With `verify`, the last `1 + len(verify.draft_token_ids)` of them are the context's last token and the block. Of the
+    session a backend reads `key` and `spec`.
     """
 
-    key: SessionKey
+    session: Session
     token_ids: Sequence[int]
     start: int
     verify: VerifyInput | None = None
-    num_top: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,20 @@ class Backend(Protocol):
         there now. Sessions of different `salt` share nothing.
         """
 
-    def grow(self, key: SessionKey, num_tokens: int) -> bool:
-        """Memory for `num_tokens` tokens in all; False and no change when it is not there now."""
+    def grow(self, key: SessionKey, num_tokens: int) -> int:
+        """Memory for `num_tokens` tokens in all.
+
+        Returns for how many there is memory then; fewer than asked, and no change, when it is not there now.
+        """
 
     def trim(self, key: SessionKey, num_tokens: int) -> None:
         """Give back what is held beyond `num_tokens`."""
 
-    def commit(self, key: SessionKey, context: Sequence[int], num_cached: int) -> None:
-        """The first `num_cached` tokens of `context` are final and computed: others may share them."""
+    def commit(self, key: SessionKey, context: Sequence[int], num_cached: int) -> int:
+        """The first `num_cached` tokens of `context` are final and computed: others may share them.
+
+        Returns of how many tokens another call would have something new to share.
+        """
 
     def verify(self, batch: Sequence[Work]) -> Verified:
         """One forward pass over the whole batch, then the verification of its blocks."""

@@ -7,7 +7,9 @@ from a budget of their own, so neither can starve the other, and the next chunk 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from specmesh.verifier.backend import Work
 from specmesh.verifier.session import Session
+from specmesh.verifier.step import chunk_of, step_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +20,8 @@ class TickLimits:
     max_prefill_tokens: int
 
 
-@dataclass(slots=True)  # Not frozen, which takes three times as long: one is made per session and tick.
-class Share:
-    """One session's part in a tick: `num_context` tokens of its context from `cached` on, and its block or not."""
-
-    session: Session
-    num_context: int
-    verify: bool
-
-
-def plan(pending: Iterable[Session], prefilling: Iterable[Session], limits: TickLimits) -> list[Share]:
-    """The shares of the next tick.
+def plan(pending: Iterable[Session], prefilling: Iterable[Session], limits: TickLimits) -> list[Work]:
+    """The work of the next tick.
 
     `pending`: sessions with an entry, longest-waiting first. `prefilling`: sessions with more than one token of context
     to feed, with or without an entry, least recently served first. A session that is in both verifies in the tick in
@@ -36,16 +29,16 @@ def plan(pending: Iterable[Session], prefilling: Iterable[Session], limits: Tick
     """
     chunks = _chunks(prefilling, limits.max_prefill_tokens)
     rows = limits.max_verify_rows
-    shares: list[Share] = []
+    batch: list[Work] = []
     for session in pending:
-        chunk = chunks.pop(session, 0)
-        wanted = 1 + len(session.entry.token_ids) if session.entry else 1
-        if chunk == session.uncached - 1 and wanted <= rows:
-            rows -= wanted
-            shares.append(Share(session, chunk + 1, verify=True))
+        chunk = chunks.pop(session, 0) if chunks else 0
+        entry = session.entry
+        if entry is not None and chunk == session.uncached - 1 and len(entry.token_ids) < rows:
+            rows -= 1 + len(entry.token_ids)
+            batch.append(step_of(session, entry))
         elif chunk:
-            shares.append(Share(session, chunk, verify=False))
-    return shares + [Share(session, chunk, verify=False) for session, chunk in chunks.items()]
+            batch.append(chunk_of(session, chunk))
+    return batch + [chunk_of(session, chunk) for session, chunk in chunks.items()]
 
 
 def _chunks(prefilling: Iterable[Session], budget: int) -> dict[Session, int]:

@@ -4,21 +4,21 @@ Time comes from `clock`, computing from the backend, and what is to be told to t
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from specmesh.kernels.inputs import VerifyOutcome
 from specmesh.runtime.errors import Draining, MeshError, Overloaded
 from specmesh.runtime.types import EntryErrorReason, EntryFailure
 from specmesh.verifier.admission import AdmissionQueue, Opening
-from specmesh.verifier.backend import Backend, Verified
-from specmesh.verifier.batcher import Share, TickLimits, plan
+from specmesh.verifier.backend import Backend, Verified, Work
+from specmesh.verifier.batcher import TickLimits, plan
 from specmesh.verifier.entries import EntryLimits, following, problem_with
 from specmesh.verifier.forwards import run_forwards
 from specmesh.verifier.gather import Gather
 from specmesh.verifier.memory import Memory
 from specmesh.verifier.outbox import Outbox
 from specmesh.verifier.session import NEVER_NS, AnswerStream, Entry, Session, SessionKey
-from specmesh.verifier.step import result_of, timing_of
+from specmesh.verifier.step import Tick
 
 
 class Core:
@@ -47,6 +47,7 @@ class Core:
         self._pending: dict[SessionKey, Session] = {}
         self._prefilling: dict[SessionKey, Session] = {}
         self._next_sweep_ns = NEVER_NS
+        self._next_late_ns = NEVER_NS
 
     @property
     def waiting(self) -> AdmissionQueue:
@@ -147,7 +148,7 @@ class Core:
     @property
     def has_work(self) -> bool:
         """Whether a tick would have someone to serve."""
-        return bool(self._prefilling) or any(map(self._memory.is_seated, self._pending.values()))
+        return bool(self._prefilling) or any(session.seated for session in self._pending.values())
 
     def gather_until_ns(self) -> int | None:
         """Until when the next tick should wait for sessions of the last one; None: not at all."""
@@ -159,37 +160,42 @@ class Core:
         """One forward pass over all that are ready. A failure fails the sessions that took part, and no others."""
         started_ns = self._clock()
         self._fail_late(started_ns)
-        shares = self._with_memory(plan(self._ready(), self._prefilling.values(), self._limits))
-        if not shares:
+        batch = self._with_memory(plan(self._ready(), self._prefilling.values(), self._limits))
+        if not batch:
             return
         self.counters["ticks"] += 1
-        for part, verified in run_forwards(self._backend, shares):
+        for part, verified in run_forwards(self._backend, batch):
             if verified is not None:
                 self._commit(part, verified, started_ns)
                 continue
             self.counters["failed_ticks"] += 1
-            for share in part:
+            for work in part:
                 message = "the forward pass failed; the server's log has more"
-                self._fail(share.session, EntryErrorReason.INTERNAL, message)
-        answered = [share.session.key for share in shares if share.verify]
-        # Whoever has its next entry already is not away.
-        away = [key for key in answered if (live := self.sessions.get(key)) is not None and live.entry is None]
+                self._fail(work.session, EntryErrorReason.INTERNAL, message)
+        # Whoever has ended, or has its next entry already, is not away.
+        answered = [work.session for work in batch if work.verify is not None]
+        away = [session.key for session in answered if session.entry is None and session.seated]
         self._gather.tick_ended(away, started_ns, self._clock())
 
-    def _ready(self) -> Iterator[Session]:
-        return (session for session in self._pending.values() if self._memory.is_seated(session))
+    def _ready(self) -> Iterable[Session]:
+        if self.waiting:
+            return [session for session in self._pending.values() if session.seated]
+        return self._pending.values()
 
-    def _with_memory(self, shares: Sequence[Share]) -> Sequence[Share]:
+    def _with_memory(self, batch: Sequence[Work]) -> Sequence[Work]:
         """Those that can take part; others may have lost their memory to them."""
-        shares, preempted = self._memory.make_room(shares)
+        batch, preempted = self._memory.make_room(batch)
         for session in preempted:
             self._prefilling.pop(session.key, None)
         if preempted:
             self.counters["preemptions"] += len(preempted)
             self._admit()
-        return shares
+        return batch
 
     def _fail_late(self, now_ns: int) -> None:
+        if now_ns < self._next_late_ns:
+            return
+        self._next_late_ns = NEVER_NS
         for session in list(self._pending.values()):
             entry = session.entry
             if entry is not None and entry.deadline_ns <= now_ns:
@@ -197,45 +203,42 @@ class Core:
                 session.conditional.clear()
                 message = "remaining_ms had passed when the entry's turn came"
                 self._fail_entry(session, entry, EntryErrorReason.DEADLINE_EXCEEDED, message)
+            elif entry is not None:
+                self._next_late_ns = min(self._next_late_ns, entry.deadline_ns)
 
-    def _commit(self, shares: Sequence[Share], verified: Verified, started_ns: int) -> None:
+    def _commit(self, batch: Sequence[Work], verified: Verified, started_ns: int) -> None:
         outcomes = iter(verified.outcomes)
-        now_ns = self._clock()
-        for share in shares:
-            session = share.session
-            if share.verify:
-                self._commit_step(session, next(outcomes), verified, started_ns, now_ns, len(shares))
+        tick = Tick(started_ns, self._clock(), verified.forward_ns, verified.verify_ns, len(batch))
+        for work in batch:
+            session = work.session
+            if work.verify is not None:
+                self._commit_step(session, next(outcomes), tick)
             else:
-                session.prefilled(share.num_context)
-            if self._rotate(session):
-                self._backend.commit(session.key, session.context, session.cached)
+                session.prefilled(len(work.token_ids))
+            if self._prefilling:
+                self._rotate(session)
+            if session.seated:
+                self._memory.share(session)
 
-    def _rotate(self, session: Session) -> bool:
-        """Put a session that still has a prompt to feed behind the others. Whether it is still open."""
+    def _rotate(self, session: Session) -> None:
+        """Put a session that still has a prompt to feed behind the others."""
         self._prefilling.pop(session.key, None)
-        is_open = self.sessions.get(session.key) is session
-        if is_open and session.uncached > 1:
+        if session.seated and session.uncached > 1:
             self._prefilling[session.key] = session
-        return is_open
 
-    def _commit_step(
-        self, session: Session, outcome: VerifyOutcome, verified: Verified, started_ns: int, now_ns: int,
-        batch_size: int,
-    ) -> None:  # fmt: skip
+    def _commit_step(self, session: Session, outcome: VerifyOutcome, tick: Tick) -> None:
         if not outcome.finite:
             self.counters["non_finite_logits"] += 1
             self._fail(session, EntryErrorReason.NON_FINITE_LOGITS, "the target's logits were not finite", forget=True)
             return
         entry = self._take_entry(session)
         emission = session.commit(entry.token_ids, outcome.num_accepted, outcome.next_token)
-        session.touch(now_ns)
-        timing = timing_of(entry, verified, started_ns, now_ns)
-        result = result_of(session, entry, emission, outcome, timing, batch_size)
-        self.outbox.answer(entry.stream, result)
+        session.touch(tick.ended_ns)
+        self.outbox.say(entry.stream, (session.key[1], entry, emission, outcome, tick))
         if emission.finish_reason is not None:
             self._end(session)
         elif session.conditional or entry.run_count:
-            self._go_on(session, entry, now_ns)
+            self._go_on(session, entry, tick.ended_ns)
 
     def _go_on(self, session: Session, answered: Entry, now_ns: int) -> None:
         """Start what follows the step without the network, if anything does; other conditional blocks are forgotten."""
@@ -265,6 +268,7 @@ class Core:
 
     def _start(self, session: Session, entry: Entry) -> None:
         session.take(entry)
+        self._next_late_ns = min(self._next_late_ns, entry.deadline_ns)
         self._pending[session.key] = session
 
     def _take_entry(self, session: Session) -> Entry:
@@ -276,7 +280,7 @@ class Core:
 
     def _fail_entry(self, session: Session, entry: Entry, reason: EntryErrorReason, message: str) -> None:
         self.counters[f"entries_failed.{reason.value}"] += 1
-        self.outbox.answer(entry.stream, EntryFailure(session.spec.session_id, entry.position, reason, message))
+        self.outbox.say(entry.stream, EntryFailure(session.spec.session_id, entry.position, reason, message))
 
     def _fail(self, session: Session, reason: EntryErrorReason, message: str, *, forget: bool = False) -> None:
         """End a session by failure; its entry, if one waits, is answered so."""

@@ -167,7 +167,7 @@ class Engine:
     def _deliver(self, outbox: Outbox) -> None:
         for opening, result in outbox.settled:
             opening.settle(result)
-        for stream, answers in outbox.answers.items():
+        for stream, answers in outbox.answers():
             stream.deliver(answers)
         if not self._core.sessions:
             self._emptied.set()

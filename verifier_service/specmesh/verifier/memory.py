@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from specmesh.verifier.admission import AdmissionQueue, Opening
-from specmesh.verifier.backend import Backend
-from specmesh.verifier.batcher import Share
+from specmesh.verifier.backend import Backend, Work
 from specmesh.verifier.session import Rank, Session, SessionKey
 
 HEADROOM_TOKENS = 32
@@ -49,7 +48,8 @@ class Memory:
         if num_cached is None:
             return None
         self.waiting.remove(item)
-        session.cached = num_cached
+        session.cached, session.held, session.seated = num_cached, num_tokens, True
+        session.shareable_at = num_cached
         self._seated[session.key] = session
         return Admitted(session, item if isinstance(item, Opening) else None)
 
@@ -68,37 +68,40 @@ class Memory:
             rank=rank,
         )
 
-    def is_seated(self, session: Session) -> bool:
-        """Whether it holds memory."""
-        return session.key in self._seated
-
-    def make_room(self, shares: Sequence[Share]) -> tuple[list[Share], list[Session]]:
-        """Memory for all that a tick writes: the shares that take part, and who has lost its memory."""
-        if all(self._grow(share) for share in shares):
-            return list(shares), []
+    def make_room(self, batch: Sequence[Work]) -> tuple[Sequence[Work], list[Session]]:
+        """Memory for all that a tick writes: the work that is done in it, and who has lost its memory."""
+        if all(work.start + len(work.token_ids) <= work.session.held or self._grow(work) for work in batch):
+            return batch, []
         for session in self._seated.values():
             self._backend.trim(session.key, session.position)
+            session.held = min(session.held, session.position)
         preempted: list[Session] = []
-        for share in sorted(shares, key=lambda share: share.session.rank):
-            while self.is_seated(share.session) and not self._grow(share):
+        for work in sorted(batch, key=lambda work: work.session.rank):
+            while work.session.seated and not self._grow(work):
                 last = max(self._seated.values(), key=lambda session: session.rank)
                 self._preempt(last)
                 preempted.append(last)
-        return [share for share in shares if self.is_seated(share.session)], preempted
+        return [work for work in batch if work.session.seated], preempted
 
-    def _grow(self, share: Share) -> bool:
-        session = share.session
-        num_drafted = len(session.entry.token_ids) if share.verify and session.entry is not None else 0
-        return self._backend.grow(session.key, session.cached + share.num_context + num_drafted)
+    def _grow(self, work: Work) -> bool:
+        session, num_tokens = work.session, work.start + len(work.token_ids)
+        session.held = self._backend.grow(session.key, num_tokens)
+        return num_tokens <= session.held
+
+    def share(self, session: Session) -> None:
+        """Let others share what of the session's context is final and in the cache."""
+        if session.cached >= session.shareable_at:
+            session.shareable_at = self._backend.commit(session.key, session.context, session.cached)
 
     def _preempt(self, session: Session) -> None:
         del self._seated[session.key]
         self._backend.close(session.key)
-        session.cached = 0
+        session.cached, session.held, session.seated = 0, 0, False
         self.waiting.put_back(session)
 
     def leave(self, session: Session, *, forget: bool = False) -> None:
         """The session has ended: it holds nothing and waits for nothing. `forget`: its content must not be shared."""
+        session.seated = False
         if self._seated.pop(session.key, None) is None:
             self.waiting.remove(session)
         else:

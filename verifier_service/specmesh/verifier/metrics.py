@@ -52,7 +52,7 @@ class MeasuredBackend:
         """Take memory."""
         return self._backend.open(key, salt, context, num_tokens)
 
-    def grow(self, key: SessionKey, num_tokens: int) -> bool:
+    def grow(self, key: SessionKey, num_tokens: int) -> int:
         """Take more memory."""
         return self._backend.grow(key, num_tokens)
 
@@ -60,9 +60,9 @@ class MeasuredBackend:
         """Give back memory."""
         self._backend.trim(key, num_tokens)
 
-    def commit(self, key: SessionKey, context: Sequence[int], num_cached: int) -> None:
+    def commit(self, key: SessionKey, context: Sequence[int], num_cached: int) -> int:
         """What is final may be shared."""
-        self._backend.commit(key, context, num_cached)
+        return self._backend.commit(key, context, num_cached)
 
     def verify(self, batch: "Sequence[Work]") -> "Verified":
         """One forward pass and the verification of its blocks."""

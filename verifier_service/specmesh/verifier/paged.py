@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from specmesh.kernels.ops import verify
+from specmesh.model.blocks import BLOCK_TOKENS
 from specmesh.model.errors import RanksLost
 from specmesh.model.spans import Span
 from specmesh.verifier.backend import BackendLost, OutOfMemory, Verified, Work
@@ -56,17 +57,19 @@ class PagedBackend:
         self._tables[key] = opened.table
         return opened.num_cached
 
-    def grow(self, key: SessionKey, num_tokens: int) -> bool:
+    def grow(self, key: SessionKey, num_tokens: int) -> int:
         """Blocks for `num_tokens` tokens in all."""
-        return self._pool.grow(self._tables[key], num_tokens)
+        table = self._tables[key]
+        self._pool.grow(table, num_tokens)
+        return len(table.blocks) * BLOCK_TOKENS
 
     def trim(self, key: SessionKey, num_tokens: int) -> None:
         """Give back blocks beyond `num_tokens`."""
         self._pool.roll_back(self._tables[key], num_tokens)
 
-    def commit(self, key: SessionKey, context: Sequence[int], num_cached: int) -> None:
+    def commit(self, key: SessionKey, context: Sequence[int], num_cached: int) -> int:
         """Let others share the full blocks among the first `num_cached` tokens."""
-        self._pool.commit(self._tables[key], context, num_cached)
+        return self._pool.commit(self._tables[key], context, num_cached)
 
     def close(self, key: SessionKey, *, forget: bool = False) -> None:
         """Free the session's blocks."""
@@ -90,10 +93,11 @@ class PagedBackend:
             inputs = [work.verify for work in batch if work.verify is not None]
             if not inputs:
                 return Verified((), forward_ns - started_ns)
-            num_top = [work.num_top for work in batch if work.verify is not None]
+            num_top = [work.session.spec.logprobs for work in batch if work.verify is not None]
             outcomes = verify(logits, inputs, vocabulary_size=self.vocabulary_size, num_top=num_top)
         return Verified(outcomes, forward_ns - started_ns, time.perf_counter_ns() - forward_ns)
 
     def _span(self, work: Work) -> Span:
+        tokens = work.token_ids
         num_rows = 0 if work.verify is None else 1 + len(work.verify.draft_token_ids)
-        return Span(work.token_ids, work.start, self._tables[work.key].blocks, first_row=len(work.token_ids) - num_rows)
+        return Span(tokens, work.start, self._tables[work.session.key].blocks, len(tokens) - num_rows)

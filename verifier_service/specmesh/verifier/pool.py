@@ -11,11 +11,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from struct import Struct
 
 from specmesh.model.blocks import BLOCK_TOKENS, blocks_for
 
 Tokens = tuple[int, ...]
 Hash = Callable[[bytes], bytes]
+NEVER = 1 << 62
+_CHAINED = Struct(f"{BLOCK_TOKENS}Q")
+"""A block's tokens as the chain holds them."""
 
 
 def _sha256(content: bytes) -> bytes:
@@ -112,18 +116,23 @@ class BlockPool:
         table.blocks.extend(fresh)
         return True
 
-    def commit(self, table: Table, context: Sequence[int], num_cached: int) -> None:
-        """The first `num_cached` tokens of `context` are final and in the cache: others may share its full blocks."""
-        if not self._sharing or num_cached < len(table.chain) * BLOCK_TOKENS:
-            return
-        for index in range(table.num_committed, num_cached // BLOCK_TOKENS):
-            tokens = tuple(context[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS])
-            digest = self._digest(table.chain[-1], tokens)
-            table.chain.append(digest)
+    def commit(self, table: Table, context: Sequence[int], num_cached: int) -> int:
+        """The first `num_cached` tokens of `context` are final and in the cache: others may share its full blocks.
+
+        Returns with how many tokens the next block will be full; without sharing none ever is.
+        """
+        if not self._sharing:
+            return NEVER
+        chain = table.chain
+        for end in range(len(chain) * BLOCK_TOKENS, num_cached + 1, BLOCK_TOKENS):
+            tokens = tuple(context[end - BLOCK_TOKENS : end])
+            digest = self._digest(chain[-1], tokens)
             if digest not in self._known:
-                block = table.blocks[index]
+                block = table.blocks[len(chain) - 1]
                 self._known[digest] = block, tokens
                 self._digests[block] = digest
+            chain.append(digest)
+        return len(chain) * BLOCK_TOKENS
 
     def roll_back(self, table: Table, num_tokens: int) -> None:
         """Give back the blocks beyond `num_tokens`, none of them committed."""
@@ -152,22 +161,27 @@ class BlockPool:
         return found
 
     def _digest(self, before: bytes, tokens: Tokens) -> bytes:
-        return self._hash(before + array("Q", tokens).tobytes())
+        return self._hash(before + _CHAINED.pack(*tokens))
 
     def _take(self, count: int) -> list[int] | None:
         """`count` blocks to be held by one table; known content is given up last."""
-        if count > self.available:
+        free = self._free
+        if count > len(free) and not self._unlearn_spare(count - len(free)):
             return None
-        blocks = []
-        for _ in range(count):
-            if self._free:
-                block = self._free.pop()
-            else:
-                block, _ = self._spare.popitem(last=False)
-                self._unlearn(block)
+        blocks = [free.pop() for _ in range(count)]
+        for block in blocks:
             self._holders[block] = 1
-            blocks.append(block)
         return blocks
+
+    def _unlearn_spare(self, count: int) -> bool:
+        """Free so many blocks whose content is known, those left longest ago; False and no change without as many."""
+        if count > len(self._spare):
+            return False
+        blocks = [self._spare.popitem(last=False)[0] for _ in range(count)]
+        for block in blocks:
+            self._unlearn(block)
+        self._free[:0] = reversed(blocks)
+        return True
 
     def _hold(self, blocks: Sequence[int]) -> None:
         for block in blocks:

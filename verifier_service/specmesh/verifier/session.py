@@ -33,7 +33,7 @@ class AnswerStream(Protocol):
         """Called on the event loop, once per tick."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which takes three times as long: one is made per session and tick.
 class Entry:
     """A block waiting for its tick; one that was refused has no tokens left. `rows` is empty when all are one-hot.
 
@@ -66,12 +66,13 @@ class Session:
     """State of one session.
 
     `entry`: the block it waits to have verified, if any; `conditional`: blocks sent ahead, by the outcome of that step
-    that they are for; `last_outcome`: of the last step.
+    that they are for. `seated`: it holds cache memory, for `held` tokens at least;
+    `shareable_at`: how many cached tokens have something new that others could share.
     """
 
     __slots__ = (
-        "cached", "conditional", "context", "counts", "deadline_ns", "entry", "expires_ns", "key", "last_outcome",
-        "limit", "rank", "spec",
+        "_last_accepted", "cached", "conditional", "context", "counts", "deadline_ns", "entry", "expires_ns", "held",
+        "key", "limit", "rank", "seated", "shareable_at", "spec",
     )  # fmt: skip
 
     def __init__(
@@ -92,7 +93,10 @@ class Session:
         self.counts = Counter(self.context) if spec.sampling.has_penalties else None
         self.entry: Entry | None = None
         self.conditional: dict[Outcome, Entry] = {}
-        self.last_outcome: Outcome | None = None
+        self._last_accepted: int | None = None
+        self.seated = False
+        self.held = 0
+        self.shareable_at = 0
         self.deadline_ns = deadline_ns
         self.touch(now_ns)
 
@@ -112,6 +116,14 @@ class Session:
         return len(self.context) - self.cached
 
     @property
+    def last_outcome(self) -> Outcome | None:
+        """Of the last step, if it did not end the text; None: there was none yet."""
+        num_accepted = self._last_accepted
+        if num_accepted is None:
+            return None
+        return Outcome(len(self.context) - num_accepted - 1, num_accepted, self.context[-1])
+
+    @property
     def ends_ns(self) -> int:
         """When the session ends if nothing more is heard of it."""
         return min(self.expires_ns, self.deadline_ns)
@@ -125,7 +137,7 @@ class Session:
 
         Cut by length alone, which depends on nothing that was sampled, so the law is kept (specification 1.5).
         """
-        usable = self.room - 1
+        usable = self.limit - len(self.context) - 1
         if len(entry.token_ids) > usable:
             entry = replace(entry, token_ids=entry.token_ids[:usable], rows=entry.rows[:usable])
         self.entry = entry
@@ -140,26 +152,29 @@ class Session:
         A stop token ends the text, also where the length ends it at the same token; it counts as output. What comes
         after a boundary is neither emitted nor counted.
         """
+        context, num_drafted = self.context, len(draft_token_ids)
         tokens = (*draft_token_ids[:num_accepted], next_token)
-        emitted, finish, stop = tokens, None, None
-        if len(tokens) >= self.room or not self.spec.stop_token_ids.isdisjoint(tokens):
-            emitted, finish, stop = self._up_to_boundary(tokens)
-        self.last_outcome = Outcome(self.position, num_accepted, next_token)
-        num_drafted = len(draft_token_ids) if finish is None else min(len(draft_token_ids), len(emitted))
-        self.context += emitted
-        self.cached = len(self.context) - 1
+        self._last_accepted = num_accepted
+        if len(context) + num_accepted + 1 < self.limit and self.spec.stop_token_ids.isdisjoint(tokens):
+            emission = Emission(tokens, num_accepted, num_drafted)
+        else:
+            emission = self._up_to_boundary(tokens, num_drafted)
+        context += emission.token_ids
+        self.cached = len(context) - 1
         if self.counts is not None:
-            self.counts.update(emitted)
-        return Emission(emitted, min(num_accepted, len(emitted)), num_drafted, finish, stop)
+            self.counts.update(emission.token_ids)
+        return emission
 
-    def _up_to_boundary(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None, int | None]:
-        room = self.room
-        for count, token in enumerate(tokens, 1):
+    def _up_to_boundary(self, tokens: tuple[int, ...], num_drafted: int) -> Emission:
+        """Of tokens of which one ends the text. None of what was drafted behind it was verified."""
+        emitted, stop = tokens[: self.room], None
+        for count, token in enumerate(emitted, 1):
             if token in self.spec.stop_token_ids:
-                return tokens[:count], FinishReason.STOP, token
-            if count == room:
-                return tokens[:count], FinishReason.LENGTH, None
-        return tokens, None, None
+                emitted, stop = emitted[:count], token
+                break
+        finish = FinishReason.LENGTH if stop is None else FinishReason.STOP
+        size = len(emitted)
+        return Emission(emitted, min(len(tokens) - 1, size), min(num_drafted, size), finish, stop)
 
 
 def context_limit(spec: SessionSpec, max_context_tokens: int) -> int:

@@ -1,48 +1,49 @@
-"""A share of a tick as work for the backend, and what comes back as the answer to an entry."""
+"""A session's part of a tick as work for the backend, and what comes back as the answer to its entry."""
+
+from typing import NamedTuple
 
 from specmesh.kernels.inputs import VerifyInput, VerifyOutcome
 from specmesh.runtime.types import StepResult, VerifyTiming
-from specmesh.verifier.backend import Verified, Work
-from specmesh.verifier.batcher import Share
+from specmesh.verifier.backend import Work
 from specmesh.verifier.session import Emission, Entry, Session
 
 
-def work_of(share: Share) -> Work:
-    """The tokens that the share feeds, and the block to verify if it is its turn."""
-    session = share.session
-    entry, spec, start = session.entry, session.spec, session.cached
-    context = session.context[start : start + share.num_context]
-    if not share.verify or entry is None:
-        return Work(session.key, context, start)
+class Tick(NamedTuple):
+    """What a tick's answers have in common: when it began and ended, where its time went, how many took part."""
+
+    started_ns: int
+    ended_ns: int
+    forward_ns: int
+    verify_ns: int
+    batch_size: int
+
+
+Stepped = tuple[int, Entry, Emission, VerifyOutcome, Tick]
+"""A committed step: the session's id and all that its answer is made of."""
+
+
+def step_of(session: Session, entry: Entry) -> Work:
+    """What is left of the context, and the block to verify."""
+    spec, start = session.spec, session.cached
+    tokens = session.context[start:]
+    tokens += entry.token_ids
     block = VerifyInput(
-        block_start=entry.position,
-        draft_token_ids=entry.token_ids,
-        rows=entry.rows,
-        sampling=spec.sampling,
-        rule=spec.rule,
-        key=spec.verify_key,
-        token_counts=session.counts,
+        entry.position, entry.token_ids, entry.rows, spec.sampling, spec.rule, spec.verify_key, session.counts
     )
-    context += entry.token_ids
-    return Work(session.key, context, start, block, spec.logprobs)
+    return Work(session, tokens, start, block)
 
 
-def timing_of(entry: Entry, verified: Verified, started_ns: int, now_ns: int) -> VerifyTiming:
-    """Where an entry's time went; what it waited for a prompt's chunks counts as queue."""
-    return VerifyTiming(
-        queue_ns=started_ns - entry.arrived_ns,
-        forward_ns=verified.forward_ns,
-        verify_ns=verified.verify_ns,
-        total_ns=now_ns - entry.arrived_ns,
-    )
+def chunk_of(session: Session, num_tokens: int) -> Work:
+    """The next `num_tokens` tokens of the context."""
+    start = session.cached
+    return Work(session, session.context[start : start + num_tokens], start)
 
 
-def result_of(
-    session: Session, entry: Entry, emission: Emission, outcome: VerifyOutcome, timing: VerifyTiming, batch_size: int
-) -> StepResult:
-    """The answer to an entry whose step is committed."""
+def result_of(stepped: Stepped) -> StepResult:
+    """The answer; what an entry waited for a prompt's chunks counts as queue."""
+    session_id, entry, emission, outcome, tick = stepped
     return StepResult(
-        session_id=session.spec.session_id,
+        session_id=session_id,
         position=entry.position,
         token_ids=emission.token_ids,
         num_accepted=emission.num_accepted,
@@ -51,6 +52,11 @@ def result_of(
         finish_reason=emission.finish_reason,
         stop_token_id=emission.stop_token_id,
         block_refusal=entry.refusal,
-        timing=timing,
-        batch_size=batch_size,
+        timing=VerifyTiming(
+            queue_ns=tick.started_ns - entry.arrived_ns,
+            forward_ns=tick.forward_ns,
+            verify_ns=tick.verify_ns,
+            total_ns=tick.ended_ns - entry.arrived_ns,
+        ),
+        batch_size=tick.batch_size,
     )
