@@ -1,10 +1,11 @@
 """The demo's mesh against transformers' `generate` of the same target on this machine: TARGETS.md, "CPU, 2 cores".
 
-bfloat16, greedy, whole requests with prefill and gRPC included. Runs take turns (mesh with drafts, mesh without,
-transformers), so that all three meet the same machine. `--order shifting` goes through both domains by turns, else one
-comes after the other; the policy is the default and learns as it goes. A prompt during which other processes took more
-than `--others` cores does not count and is asked again, up to `TRIES` times. Prints JSON; `--steps` also writes what
-every step of every prompt took, by part.
+bfloat16 (`--dtype`), greedy, whole requests with prefill and gRPC included. Where the processor has no bfloat16
+products (`bfloat16_products` in the output), rows cost what they cost one by one, and nothing drafted pays. Runs take
+turns (mesh with drafts, mesh without, transformers), so that all three meet the same machine. `--order shifting` goes
+through both domains by turns, else one comes after the other; the policy is the default and learns as it goes. A prompt
+during which other processes took more than `--others` cores does not count and is asked again, up to `TRIES` times.
+Prints JSON; `--steps` also writes what every step of every prompt took, by part.
 """
 
 import argparse
@@ -28,7 +29,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from specmesh.client import AsyncClient, Options
 from specmesh.command.demo_assets import demo_config, demo_model
 from specmesh.command.report import step_json, totals_by_arm
-from specmesh.command.up import started_mesh
+from specmesh.command.up import started_mesh, with_dtype
+from specmesh.model.loading import DTYPES, has_bfloat16_products
 from specmesh.v1 import router_service_pb2 as pb
 
 MAX_TOKENS = 128
@@ -55,9 +57,9 @@ PROMPTS: Mapping[str, Sequence[str]] = {
 class Transformers:
     """The same target, loaded by transformers alone."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, dtype: str) -> None:
         self._tokenizer = AutoTokenizer.from_pretrained(source)
-        self._model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)  # in eval mode
+        self._model = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPES[dtype])  # in eval mode
 
     def tokens_per_second(self, prompt: str) -> float:
         """One greedy generation of exactly MAX_TOKENS."""
@@ -156,10 +158,12 @@ async def compare(
     return measured
 
 
-async def run(asked: Sequence[tuple[str, str]], others: float, console: Console) -> tuple[list[str], Results]:
+async def run(
+    asked: Sequence[tuple[str, str]], others: float, dtype: str, console: Console
+) -> tuple[list[str], Results]:
     """Start the demo's mesh, warm everything up, compare; the pools of drafts, and what was measured by domain."""
-    config = demo_config(console)
-    peer = Transformers(str(demo_model(console)))
+    config = with_dtype(demo_config(console), dtype)
+    peer = Transformers(str(demo_model(console)), dtype)
     async with (
         started_mesh(config, console, show_log=False) as mesh,
         AsyncClient(mesh.address, timeout=600.0) as client,
@@ -176,14 +180,16 @@ def main() -> None:
     parser.add_argument("--domain", dest="domains", action="append", choices=sorted(PROMPTS), help="repeat; else all")
     parser.add_argument("--order", choices=("blocks", "shifting"), default="blocks")
     parser.add_argument("--others", type=float, default=0.1, help="cores that other processes may take")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the target, both ways")
     parser.add_argument("--steps", type=Path, help="a file for the steps of all prompts, JSON")
     given = parser.parse_args()
     asked = schedule(given.domains or list(PROMPTS), given.rounds, given.order)
-    pools, measured = asyncio.run(run(asked, given.others, Console(file=sys.stderr)))
+    pools, measured = asyncio.run(run(asked, given.others, given.dtype, Console(file=sys.stderr)))
     if given.steps is not None:
         steps = {domain: each.prompts() for domain, each in measured.items()}
         given.steps.write_text(json.dumps(steps) + "\n", encoding="utf-8")
-    about = {"order": given.order, "machine": machine(), "threads": torch.get_num_threads(), "drafts": pools}
+    about = {"order": given.order, "dtype": given.dtype, "drafts": pools, "threads": torch.get_num_threads()}
+    about |= {"machine": machine(), "bfloat16_products": has_bfloat16_products()}
     results = {domain: each.summary(TARGET_RATIO[domain]) for domain, each in measured.items() if each.drafts}
     print(json.dumps({**about, **results}, indent=2))
 

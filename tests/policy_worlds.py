@@ -27,6 +27,8 @@ class World:
     num_sessions: Callable[[int], int] = lambda step: 1
     flattery: frozenset[Arm] = frozenset()
     """Arms that say they would have guessed everything."""
+    score_seconds: Mapping[Arm, float] = field(default_factory=dict)
+    """What asking an arm for scores takes from the target's forward pass beside it."""
     session: int = 0
     tokens: int = 0
     seconds: float = 0.0
@@ -55,10 +57,12 @@ class World:
         arms = tuple(ArmView(arm, 8) for arm in self.chances)
         view = StepView(self.session, self._position, 8, arms, rule=Rule.COUPLED, num_sessions=number)
         choice = policy.choose(view)
-        asked = [*policy.also_score(view, choice), *([choice.arm] if choice.arm and policy.wants_scores else [])]
+        others = policy.also_score(view, choice)
+        asked = [*others, *([choice.arm] if choice.arm and policy.wants_scores else [])]
         scores = {arm: self._scores(arm) for arm in asked if self.scoring is None or arm in self.scoring}
         accepted = self._accepted(choice, step)
         draft, rest = self.times(choice, number)
+        rest += sum(self.score_seconds.get(arm, 0.0) for arm in others)
         self.choices.append(choice)
         self.tokens += accepted + 1
         self.seconds += draft + rest

@@ -9,6 +9,8 @@ from policy_worlds import A, B, C, World
 
 from specmesh.router.policies import (
     PLAIN,
+    Arm,
+    ArmScores,
     ArmView,
     Choice,
     Policy,
@@ -256,6 +258,33 @@ def test_idle_arms_are_made_warm_and_then_asked_for_scores_in_a_bounded_number_o
     policy.forget(0)
     assert policy.also_score(StepView(9, 10, 8, arms), PLAIN) == ()
     assert policy.also_score(StepView(9, 11, 8, arms), PLAIN) == (A, B, C)
+
+
+def _on_shared_processors(score_seconds: float) -> tuple[float, list[int]]:
+    """Goodput of sessions of 128 tokens where A leads, and at which positions B was asked for scores."""
+    asked: list[int] = []
+
+    class Watched(World):
+        def _scores(self, arm: Arm) -> ArmScores:
+            asked.extend([self._position] if arm == B else [])
+            return super()._scores(arm)
+
+    world = Watched(
+        {A: lambda step: 0.6, B: lambda step: 0.5, C: lambda step: 0.4},
+        idle,
+        seed=21,
+        session_tokens=128,
+        score_seconds={B: score_seconds, C: score_seconds},
+    )
+    return world.play(goodput(), 1_000), asked
+
+
+def test_scores_that_slow_the_target_are_asked_for_as_rarely_as_they_are_dear() -> None:
+    """Drafts on the target's own processors: what an idle one says of the text costs the others' tokens."""
+    free, asked_free = _on_shared_processors(0.0)
+    dear, asked_dear = _on_shared_processors(15 * MS)
+    assert dear >= 0.95 * free
+    assert 0 < len(asked_dear) <= 0.5 * len(asked_free)
 
 
 def test_nothing_is_held_of_a_session_that_is_over() -> None:

@@ -168,8 +168,12 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
         return DTYPES[name]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    has_products = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if device.type == "cpu" and has_products else torch.float32
+    return torch.bfloat16 if device.type == "cpu" and has_bfloat16_products() else torch.float32
+
+
+def has_bfloat16_products() -> bool:
+    """Whether this machine's processor multiplies bfloat16, so that a few rows cost what one does."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def read_config(folder: Path) -> PretrainedConfig:

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from specmesh.router.policies.arm_record import ArmRecord
 from specmesh.router.policies.demand import arms_in_demand
-from specmesh.router.policies.interface import PLAIN, Arm, ArmView, Choice, StepObservation, StepView
+from specmesh.router.policies.interface import PLAIN, Arm, ArmView, Choice, StepObservation, StepSeconds, StepView
 from specmesh.router.policies.planner import LEAST_SECONDS, Option, best_length, best_option
+from specmesh.router.policies.score_costs import ScoreCosts
 from specmesh.router.policies.session_text import SessionText
 from specmesh.router.policies.settings import PolicySettings
 from specmesh.router.policies.times import StepTimes
@@ -48,6 +49,8 @@ class _Session:
         self.chosen = False
         """Whether the step in flight was: not, when it is one of several plain ones."""
         self.expected: dict[Arm, tuple[object, list[float]]] = {}
+        self.beside: tuple[Arm, ...] = ()
+        """Arms asked for scores beside the step in flight."""
         self.asked: dict[Arm, int] = {}
         """Position up to which each arm was given the context."""
 
@@ -62,6 +65,7 @@ class GoodputPolicy:
         self._settings = settings
         self._longest = max(max(settings.candidate_lengths), 1)
         self._times = StepTimes()
+        self._costs = ScoreCosts(settings.score_share)
         self._arms: OrderedDict[Arm | None, ArmRecord] = OrderedDict()
         self._sessions: dict[int, _Session] = {}
         self._scored: set[int] = set()
@@ -95,10 +99,14 @@ class GoodputPolicy:
         others = (each.arm for each in view.arms if each.arm != choice.arm)
         due = tuple(arm for arm in others if self._is_due(session, arm, view.position))
         session.asked |= dict.fromkeys(due, view.position)
+        session.beside = due
+        self._costs.ask(due)
         return due
 
     def _is_due(self, session: _Session, arm: Arm, position: int) -> bool:
         """Whether it is long enough ago that the arm was asked: at first the text doubles from one time to the next."""
+        if not self._costs.affordable(arm):
+            return False
         if arm not in session.asked:
             return True
         asked = session.asked[arm]
@@ -113,7 +121,7 @@ class GoodputPolicy:
             self._record(arm).evidence.add(session.text.score(arm, scores))
         session.text.emit(observation.position, observation.num_emitted, observation.target_logprobs)
         choice, seconds = observation.choice, observation.seconds
-        self._times.add(choice, seconds, session.num_sessions, first=session.num_steps == 0, warm=session.was_warm)
+        self._learn_times(session, choice, seconds)
         session.num_steps += 1
         self._num_steps += not session.chosen
         session.chosen = False
@@ -185,9 +193,19 @@ class GoodputPolicy:
                 return probe.choice
         return best.choice if best.choice.arm else SETTLED
 
+    def _learn_times(self, session: _Session, choice: Choice, seconds: StepSeconds) -> None:
+        """Of the step, or of what it was slowed by."""
+        usual = self._times.rest_of(choice, session.num_sessions) if session.beside else None
+        if usual is not None and session.num_steps:
+            self._costs.add(session.beside, seconds.total - seconds.draft, usual)
+        first = session.num_steps == 0 or bool(session.beside)
+        self._times.add(choice, seconds, session.num_sessions, first=first, warm=session.was_warm)
+        session.beside = ()
+
     def _save(self, seconds: float) -> None:
         """Put a share of the time by for probing."""
         if 0 < seconds < float("inf"):
+            self._costs.save(seconds)
             share = self._settings.probe_share * seconds
             self._saved_seconds = min(self._saved_seconds, MAX_SAVED_STEPS * seconds) + share
 

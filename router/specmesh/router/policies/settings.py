@@ -21,6 +21,7 @@ class PolicySettings(BaseModel):
     score_every: tokens of a session after which `goodput` asks the arms that it does not play how they would have done;
         more often at a session's beginning.
     max_scored_sessions: sessions in which it asks so at a time. In the others only the arms that are played say it.
+    score_share: share of the time that asking one of them may cost, as steps beside it are slower.
     probe_share: share of the time that it spends on arms that have not been played for long.
     """
 
@@ -33,6 +34,7 @@ class PolicySettings(BaseModel):
     fixed_length: int = Field(default=4, ge=0, le=MAX_CANDIDATE_LENGTH)
     score_every: int = Field(default=32, ge=1, le=1024)
     max_scored_sessions: int = Field(default=8, ge=0)
+    score_share: float = Field(default=0.005, ge=0, le=1, allow_inf_nan=False)
     probe_share: float = Field(default=0.005, ge=0, le=1, allow_inf_nan=False)
 
     @field_validator("candidate_lengths")

@@ -111,6 +111,12 @@ class StepTimes:
             return None
         return rest[0] + draft.fitted[0], rest[1] + draft.fitted[1]
 
+    def rest_of(self, choice: Choice, num_sessions: int) -> float | None:
+        """Seconds of such a step without the draft's; None while none like it was seen."""
+        near = _nearest(self._plain if choice == PLAIN else self._drafted, num_sessions)
+        fitted = near.fitted if near and near.num_samples else None
+        return fitted[0] + choice.block_length * fitted[1] if fitted else None
+
     def rest(self, num_sessions: int) -> tuple[float, float] | None:
         """The same of a step with a block, without what is the draft's own; None before any such step."""
         near = _nearest(self._drafted, num_sessions)
