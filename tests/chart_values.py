@@ -11,7 +11,11 @@ MINIMAL: dict[str, Any] = {
     "drafts": [{"name": "lookup", "kind": "lookup"}],
 }
 GPU_DRAFT: dict[str, Any] = {"name": "small", "kind": "hf", "model": "target", "gpu": {"count": 1}}
-METRICS = {"telemetry": {"prometheusPort": 9464}, "autoscaling": {"prometheusAddress": "http://prometheus:9090"}}
+METRICS: dict[str, Any] = {
+    "telemetry": {"prometheusPort": 9464},
+    "autoscaling": {"prometheusAddress": "http://prometheus:9090"},
+    "networkPolicy": {"scrapeFrom": [{"namespaceSelector": {}}]},
+}
 
 
 def values(*drafts: Mapping[str, Any], **changes: Any) -> dict[str, Any]:

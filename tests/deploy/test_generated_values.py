@@ -30,37 +30,57 @@ gpus = st.one_of(
     ),
     st.just({"claim": {"deviceClassName": "gpu.example.com", "count": 2}}),
 )
-scaling = st.one_of(
-    st.just({"enabled": False}),
-    st.builds(
-        lambda kind, low, more, target: {
-            "enabled": True, "kind": kind, "min": low + (kind == "hpa"), "max": low + 1 + more, "target": target,
-        },
-        st.sampled_from(["hpa", "keda"]), st.integers(0, 3), st.integers(0, 5), st.integers(1, 500),
-    ),
-)  # fmt: skip
+
+
+def scaling(*, from_zero: bool) -> st.SearchStrategy[dict[str, Any]]:
+    """Only KEDA starts from no replica, and only drafts."""
+
+    def bounds(kind: str, low: int, more: int, target: int) -> dict[str, Any]:
+        least = low if from_zero and kind == "keda" else low + 1
+        return {"enabled": True, "kind": kind, "min": least, "max": max(least, 1) + more, "target": target}
+
+    kinds = st.sampled_from(["hpa", "keda"])
+    enabled = st.builds(bounds, kinds, st.integers(0, 3), st.integers(0, 5), st.integers(1, 500))
+    return st.one_of(st.just({"enabled": False}), enabled)
+
+
 shared: dict[str, st.SearchStrategy[Any]] = {
     "replicas": st.integers(0, 5),
     "tolerations": tolerations,
     "extraTolerations": tolerations,
     "nodeSelector": st.dictionaries(st.sampled_from(["a", "b.c/d"]), st.sampled_from(["x", "1", "true"]), max_size=2),
     "resources": st.just({"requests": {"cpu": 1, "memory": "1Gi"}}),
-    "autoscaling": scaling,
     "startupSeconds": st.integers(5, 7200),
     "drainSeconds": st.integers(1, 600),
     "env": st.just([{"name": "A", "value": "b"}]),
     "podLabels": st.just({"team": "x"}),
 }
 verifiers = st.fixed_dictionaries(
-    {"name": names}, optional=shared | {"gpu": gpus, "kvMemory": st.sampled_from(["1GiB", "0.5GB", "64kB"])}
+    {"name": names},
+    optional=shared
+    | {
+        "gpu": gpus,
+        "kvMemory": st.sampled_from(["1GiB", "0.5GB", "64kB"]),
+        "autoscaling": scaling(from_zero=False),
+    },
 )
+of_drafts = shared | {"autoscaling": scaling(from_zero=True)}
+trusts = st.sampled_from([
+    {"trust": "full"},
+    {"trust": "untrusted", "tls": {"secret": "own"}},
+    {"trust": "untrusted", "tls": {"shared": True}},
+])  # fmt: skip
 drafts = st.one_of(
-    st.fixed_dictionaries(
-        {"name": names, "kind": st.just("hf"), "model": st.sampled_from(sorted(models))},
-        optional=shared | {"gpu": gpus, "dtype": st.sampled_from(["auto", "float32"]), "trust": st.just("untrusted")},
+    st.builds(
+        lambda pool, trust: pool | trust,
+        st.fixed_dictionaries(
+            {"name": names, "kind": st.just("hf"), "model": st.sampled_from(sorted(models))},
+            optional=of_drafts | {"gpu": gpus, "dtype": st.sampled_from(["auto", "float32"])},
+        ),
+        trusts,
     ),
-    st.fixed_dictionaries({"name": names, "kind": st.just("table"), "model": st.just("place")}, optional=shared),
-    st.fixed_dictionaries({"name": names, "kind": st.just("lookup")}, optional=shared),
+    st.fixed_dictionaries({"name": names, "kind": st.just("table"), "model": st.just("place")}, optional=of_drafts),
+    st.fixed_dictionaries({"name": names, "kind": st.just("lookup")}, optional=of_drafts),
 )
 
 
@@ -71,6 +91,9 @@ def by_name(pools: list[dict[str, Any]]) -> tuple[str, ...]:
 @st.composite
 def charts(draw: st.DrawFn) -> dict[str, Any]:
     pools = draw(st.lists(drafts, max_size=4, unique_by=lambda pool: pool["name"]))
+    for pool in pools:
+        if "secret" in pool.get("tls", {}):
+            pool["tls"] = {"secret": f"{pool['name']}-tls"}
     target = draw(st.sampled_from(sorted(models)))
     served = draw(st.lists(verifiers, min_size=1, max_size=2, unique_by=lambda pool: pool["name"]))
     tls = draw(st.booleans())
@@ -83,11 +106,14 @@ def charts(draw: st.DrawFn) -> dict[str, Any]:
         "drafts": pools,
         "router": {"replicas": draw(st.integers(1, 4)), "drainSeconds": draw(st.integers(1, 600))},
         "tls": {"enabled": tls, "routerSecret": "r", "verifierSecret": "v", "draftSecret": "d"},
-        "auth": {"existingSecret": "t", "callers": [{"name": name, "pools": draw(grants)} for name in callers]},
-        "networkPolicy": {"enabled": draw(st.booleans()), "allowHub": True},
+        "auth": {
+            "existingSecret": "t" if callers else "",
+            "callers": [{"name": name, "pools": draw(grants)} for name in callers],
+        },
+        "networkPolicy": {"enabled": draw(st.booleans()), "allowHub": True, "scrapeFrom": [{"podSelector": {}}]},
         "telemetry": {"prometheusPort": 9464},
         "autoscaling": {"prometheusAddress": "http://prometheus:9090"},
-        "test": {"prompt": draw(texts.filter(bool)), "tokenKey": "t"},
+        "test": {"prompt": draw(texts.filter(bool)), "tokenKey": callers[0] if callers else ""},
     }
 
 

@@ -16,6 +16,7 @@ from helm_charts import (
     config_of,
     container,
     helm,
+    load,
     needs_tools,
     of_kind,
     pod,
@@ -49,7 +50,7 @@ def test_a_first_user_gets_the_pools_of_the_guide() -> None:
     assert container(small)["resources"]["limits"] == {"nvidia.com/gpu": 1}
     assert pod(small)["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
     assert container(small)["image"] == "registry.example.com/specmesh/draft:0.1.0"
-    assert "resources" not in container(lookup)
+    assert container(lookup)["resources"] == load(CHART / "values.yaml")["defaultResources"]["light"]
     assert container(lookup)["image"] == "registry.example.com/specmesh/cpu:0.1.0"
 
 
@@ -93,9 +94,12 @@ def test_the_guides_command_installs_a_users_own_pools_and_says_so(tmp_path: Pat
     _, *words = shlex.split(line)
     here = {"deploy/helm/specmesh": str(CHART), "my-values.yaml": str(tmp_path / "my-values.yaml")}
     notes = helm(*(here.get(word, word) for word in words), "--dry-run=client").partition("NOTES:")[2]
-    assert "big: 1 of target, 2 nvidia.com/gpu each\n" in notes
-    assert "t4: 3 of kind hf, model small, not trusted: greedy, seeded and one-hot drafts only\n" in notes
-    assert "words: 2 of kind table, model words\n" in notes
+    assert "big: 1 of target, on 2 nvidia.com/gpu each\n" in notes
+    assert (
+        "t4: 3 of kind hf, model small, on 1 nvidia.com/gpu each, not trusted: greedy, seeded and one-hot drafts only\n"
+        in notes
+    )
+    assert "words: 2 of kind table, model words, on CPUs\n" in notes
     objects = render(OWN_POOLS)
     verifier = VerifierConfig.model_validate(tomllib.loads(config_of(objects, "verifier-big")))
     assert (verifier.tensor_parallel, verifier.device) == (2, "cuda")

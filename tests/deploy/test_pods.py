@@ -59,6 +59,7 @@ VALUES = {
     "test": {"tokens": "0,1", "tokenKey": "team", "timeoutSeconds": 60},
     # Nobody collects there: that may cost nothing, and hold up no drain.
     "telemetry": {"otlpEndpoint": "http://127.0.0.1:9", "prometheusPort": 9464, "sampleRatio": 1},
+    "networkPolicy": {"scrapeFrom": [{"namespaceSelector": {"matchLabels": {"team": "observability"}}}]},
     "autoscaling": {"prometheusAddress": "http://prometheus:9090"},
 }
 

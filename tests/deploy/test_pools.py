@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from chart_values import EVERYTHING, GPU_DRAFT, METRICS, SHA, values, verifier
 from helm_charts import (
+    CHART,
     VERSIONS,
     check_schema,
     config_of,
     container,
+    load,
     needs_tools,
     of_kind,
     one,
@@ -136,6 +138,37 @@ def test_every_value_of_a_pool_reaches_its_pod() -> None:
         check_schema(render(EVERYTHING, version=version), version)
 
 
+def test_pools_ask_for_resources_whose_values_say_nothing_of_them() -> None:
+    """Requests by what a pool runs on and no limits; `resources` stand instead, an empty one removes them."""
+    defaults = load(CHART / "values.yaml")["defaultResources"]
+    pools = [
+        GPU_DRAFT,
+        {**GPU_DRAFT, "name": "cpu", "gpu": {"count": 0}},
+        {"name": "table", "kind": "table", "model": "file"},
+        {"name": "lookup", "kind": "lookup"},
+        {"name": "none", "kind": "lookup", "resources": {}},
+        {"name": "own", "kind": "lookup", "resources": {"requests": {"cpu": "2"}}},
+    ]
+    file = {"pvc": {"claim": "weights", "path": "t.npz"}}
+    objects = render(values(*pools, models={"file": file}))
+    asked = {
+        name: container(one(objects, "Deployment", f"{name}")).get("resources")
+        for name in ("verifier-main", *(f"draft-{pool['name']}" for pool in pools))
+    }
+    assert asked == {
+        "verifier-main": defaults["model"],
+        "draft-small": defaults["gpu"] | {"limits": {"nvidia.com/gpu": 1}},
+        "draft-cpu": defaults["model"],
+        "draft-table": defaults["light"],
+        "draft-lookup": defaults["light"],
+        "draft-none": None,
+        "draft-own": {"requests": {"cpu": "2"}},
+    }
+    for resources in defaults.values():
+        assert resources.keys() == {"requests"}
+        assert resources["requests"].keys() == {"cpu", "memory"}
+
+
 def test_replicas_are_those_given_and_the_autoscalers_where_one_is() -> None:
     objects = render(EVERYTHING)
     assert one(objects, "Deployment", "draft-table")["spec"]["replicas"] == 0
@@ -179,7 +212,9 @@ def test_a_claimed_device_takes_the_place_of_the_gpu_resource() -> None:
     }
     [of_pod] = pod(deployment)["resourceClaims"]
     assert of_pod["resourceClaimTemplateName"] == deployment["metadata"]["name"]
-    assert container(deployment)["resources"] == {"claims": [{"name": of_pod["name"]}]}
+    resources = container(deployment)["resources"]
+    assert resources["claims"] == [{"name": of_pod["name"]}]
+    assert "limits" not in resources
     assert pod(deployment)["tolerations"] == [DEFAULT_TOLERATION]
     check_schema(objects, "1.34.0")
 

@@ -1,54 +1,132 @@
-{{/* What a schema cannot say. */}}
+{{/* What a schema cannot say, or not in words that help. Each check writes a line for each fault: the field and what to do next.
+All are said together. */}}
 {{- define "specmesh.checks" -}}
-{{- $v := .Values -}}
-{{- range $list := list "verifiers" "drafts" -}}
-{{- $names := list -}}
-{{- range index $v $list -}}
-{{- if has .name $names -}}{{- fail (printf "%s: two pools are called %s" $list .name) -}}{{- end -}}
-{{- $names = append $names .name -}}
+{{- $root := . -}}
+{{- $faults := list -}}
+{{- range list "models" "pools" "gpuTolerations" "tls" "callers" "telemetry" -}}
+{{- $faults = concat $faults (include (printf "specmesh.checks.%s" .) $root | include "specmesh.checks.lines" | fromJsonArray) -}}
+{{- end -}}
+{{- range $component := include "specmesh.components" . | fromYamlArray -}}
+{{- $_ := set $component "root" $root -}}
+{{- range list "model" "kind" "gpu" "tolerations" "resources" "volumes" "metadata" "rollout" "scaling" "hub" "certificate" "config" -}}
+{{- range include (printf "specmesh.checks.%s" .) $component | include "specmesh.checks.lines" | fromJsonArray -}}
+{{- $faults = append $faults (printf "%s: %s" (include "specmesh.where" $component) .) -}}
 {{- end -}}
 {{- end -}}
-{{- $drafts := list -}}
-{{- range $v.drafts -}}{{- $drafts = append $drafts .name -}}{{- end -}}
-{{- $models := list -}}
-{{- range $v.verifiers -}}
-{{- if not (hasKey $v.models .model) -}}{{- fail (printf "verifiers %s: models has no %s" .name .model) -}}{{- end -}}
-{{- if and .quantization (gt (int (include "specmesh.numGpus" .)) 1) -}}
-{{- fail (printf "verifiers %s: a quantised model cannot be divided among several GPUs" .name) -}}
 {{- end -}}
-{{- $models = append $models .model -}}
-{{- end -}}
-{{- if gt (len (uniq $models)) 1 -}}
-{{- fail (printf "verifiers: one release serves one model, not %s" (uniq $models | join ", ")) -}}
-{{- end -}}
-{{- range $v.drafts -}}
-{{- if and .model (not (hasKey $v.models .model)) -}}{{- fail (printf "drafts %s: models has no %s" .name .model) -}}{{- end -}}
-{{- if and $v.tls.enabled (not (or $v.tls.draftSecret (default dict .tls).secret)) -}}
-{{- fail (printf "drafts %s: tls.enabled needs tls.draftSecret, or tls.secret of the pool" .name) -}}
+{{- if $faults -}}
+{{- fail (printf "\n- %s\n" (uniq $faults | join "\n- ")) -}}
 {{- end -}}
 {{- end -}}
-{{- if $v.tls.enabled -}}
-{{- if not $v.tls.routerSecret -}}{{- fail "tls.enabled needs tls.routerSecret" -}}{{- end -}}
-{{- range $v.verifiers -}}
-{{- if not (or $v.tls.verifierSecret (default dict .tls).secret) -}}{{- fail "tls.enabled needs tls.verifierSecret" -}}{{- end -}}
+
+{{- define "specmesh.checks.lines" -}}
+{{- splitList "\n" . | compact | toJson -}}
 {{- end -}}
+
+{{/* A component as its values name it: `router`, `verifiers main`, `drafts small`. */}}
+{{- define "specmesh.where" -}}
+{{- if .pool -}}{{ .kind }}s {{ .pool }}{{- else -}}{{ .kind }}{{- end -}}
 {{- end -}}
-{{- $callers := list -}}
-{{- range $v.auth.callers -}}
-{{- if has .name $callers -}}{{- fail (printf "auth.callers: two are called %s" .name) -}}{{- end -}}
-{{- $callers = append $callers .name -}}
-{{- range .pools -}}
-{{- if not (has . $drafts) -}}{{- fail (printf "auth.callers: there is no draft pool %s" .) -}}{{- end -}}
+
+{{- define "specmesh.checks.models" -}}
+{{- range $name, $model := .Values.models }}
+{{- $sources := list }}
+{{- range list "hub" "pvc" "image" "path" }}{{- if hasKey $model . }}{{- $sources = append $sources . }}{{- end }}{{- end }}
+{{- if ne (len $sources) 1 }}
+models {{ $name }}: has {{ default "no source" (join ", " $sources) }}; give it exactly one of hub, pvc, image and path
+{{- end }}
+{{- if and $model.image (semverCompare "<1.31.0-0" $.Capabilities.KubeVersion.Version) }}
+models {{ $name }}: image volumes need Kubernetes 1.31 or newer, this is {{ $.Capabilities.KubeVersion.Version }}; bring the model by pvc
+{{- end }}
+{{- if has ".." (splitList "/" (default "" (default dict $model.pvc).path)) }}
+models {{ $name }}: pvc.path is inside the claim and cannot contain ..
+{{- end }}
+{{- end }}
 {{- end -}}
-{{- if and .identities (not $v.tls.clientCertificates) -}}
-{{- fail (printf "auth.callers %s: identities need tls.clientCertificates" .name) -}}
+
+{{- define "specmesh.checks.pools" -}}
+{{- range $list := list "verifiers" "drafts" }}
+{{- $names := list }}
+{{- range index $.Values $list }}
+{{- if has .name $names }}
+{{ $list }} {{ .name }}: two pools have this name; each needs its own
+{{- end }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- end }}
+{{- $models := list }}
+{{- range .Values.verifiers }}{{- $models = append $models .model }}{{- end }}
+{{- if gt (len (uniq $models)) 1 }}
+verifiers: one release serves one model, not {{ uniq $models | join ", " }}; install another release for each other model
+{{- end }}
 {{- end -}}
-{{- if and (or .key (not .identities)) (not $v.auth.existingSecret) -}}
-{{- fail (printf "auth.callers %s: a token needs auth.existingSecret" .name) -}}
+
+{{- define "specmesh.checks.telemetry" -}}
+{{- $port := int .Values.telemetry.prometheusPort }}
+{{- if and $port (lt $port 1024) }}
+telemetry.prometheusPort: {{ $port }} is a privileged port, and pods do not run as root; take one above 1023, such as 9464
+{{- end }}
+{{- if has $port (list 50050 50051 50052 50060) }}
+telemetry.prometheusPort: {{ $port }} is a port of the services themselves; take another one, such as 9464
+{{- end }}
 {{- end -}}
+
+{{- define "specmesh.checks.model" -}}
+{{- $model := .spec.model }}
+{{- if and $model (not (hasKey .root.Values.models $model)) }}
+model: models has no {{ $model }}; {{ if .root.Values.models }}it has {{ keys .root.Values.models | sortAlpha | join ", " }}{{ else }}add it there{{ end }}
+{{- end }}
 {{- end -}}
-{{- if and $v.auth.callers (not $v.test.tokenKey) -}}
-{{- fail "test.tokenKey: with auth.callers `helm test` needs the token of one of them" -}}
+
+{{/* What each kind of draft takes. */}}
+{{- define "specmesh.checks.kind" -}}
+{{- $s := .spec }}
+{{- if eq .kind "draft" }}
+{{- if and (ne $s.kind "lookup") (not $s.model) }}
+model: kind {{ $s.kind }} needs one; name one of models
+{{- end }}
+{{- if and (eq $s.kind "lookup") $s.model }}
+model: kind lookup has none, it finds its tokens in the session's own text; leave model out
+{{- end }}
+{{- if ne $s.kind "hf" }}
+{{- range list "dtype" "quantization" }}{{- if hasKey $s . }}
+{{ . }}: kind {{ $s.kind }} has no weights to hold in it; leave it out
+{{- end }}{{- end }}
+{{- if include "specmesh.hasGpu" $s }}
+gpu: kind {{ $s.kind }} runs on a CPU; leave gpu out
+{{- end }}
+{{- end }}
+{{- if eq $s.kind "table" }}
+{{- include "specmesh.checks.tableFile" (default dict (index .root.Values.models (default "" $s.model))) }}
+{{- end }}
+{{- end }}
 {{- end -}}
-{{- if and $v.tls.clientCertificates (not $v.tls.enabled) -}}{{- fail "tls.clientCertificates needs tls.enabled" -}}{{- end -}}
+
+{{/* A table is a file, and not a folder. */}}
+{{- define "specmesh.checks.tableFile" -}}
+{{- if or .hub .image (and .pvc (not .pvc.path)) }}
+model: a table is one file; bring it as models.NAME: {pvc: {claim: ..., path: FILE.npz}}, or by path
+{{- end }}
+{{- end -}}
+
+{{- define "specmesh.checks.hub" -}}
+{{- $policy := .root.Values.networkPolicy }}
+{{- $model := default dict (index .root.Values.models (default "" .spec.model)) }}
+{{- if and $model.hub $policy.enabled (not $policy.allowHub) }}
+model: comes from the hub, which networkPolicy does not let it reach; set networkPolicy.allowHub, or bring the model by pvc or image
+{{- end }}
+{{- end -}}
+
+{{/* Keys under `config` that the chart writes itself, and nulls, which TOML does not have. */}}
+{{- define "specmesh.checks.config" -}}
+{{- $config := default dict .spec.config }}
+{{- if and $config (or (not .spec.model) (hasKey .root.Values.models .spec.model)) }}
+{{- $keys := include (printf "specmesh.keys.%s" .kind) . | fromJson }}
+{{- range include "specmesh.clash" (dict "a" $config "b" $keys "path" "") | splitList " " | compact }}
+config: {{ . }} is set by the chart; use the value that it comes from
+{{- end }}
+{{- range include "specmesh.nulls" (dict "table" $config "path" "") | splitList " " | compact }}
+config: {{ . }} is null, which has no meaning in TOML; leave the key out
+{{- end }}
+{{- end }}
 {{- end -}}

@@ -43,16 +43,14 @@ telemetry:
 {{/* Where a service finds a model of `models`: .root, .model. */}}
 {{- define "specmesh.source" -}}
 {{- $model := index .root.Values.models .model -}}
-{{- if not $model -}}
-{{- fail (printf "models: has no %s, which a pool asks for" .model) -}}
-{{- end -}}
 {{- if $model.hub -}}{{ $model.hub }}
 {{- else if $model.path -}}{{ $model.path }}
 {{- else -}}/srv/models/{{ .model }}
 {{- end -}}
 {{- end -}}
 
-{{- define "specmesh.config.verifier" -}}
+{{/* The keys that the chart writes, as JSON: .root, .spec. */}}
+{{- define "specmesh.keys.verifier" -}}
 {{- $root := .root -}}
 {{- $s := .spec -}}
 {{- $model := index $root.Values.models $s.model -}}
@@ -66,10 +64,10 @@ telemetry:
 {{- $gpus := int (include "specmesh.numGpus" $s) -}}
 {{- if gt $gpus 1 -}}{{- $_ := set $keys "tensor_parallel" $gpus -}}{{- end -}}
 {{- if $s.kvMemory -}}{{- $_ := set $keys "kv_memory" $s.kvMemory -}}{{- end -}}
-{{- include "specmesh.config" (dict "config" (default dict $s.config) "keys" $keys "where" (printf "verifiers %s" $s.name)) -}}
+{{- toJson $keys -}}
 {{- end -}}
 
-{{- define "specmesh.config.draft" -}}
+{{- define "specmesh.keys.draft" -}}
 {{- $root := .root -}}
 {{- $s := .spec -}}
 {{- $allow := dict "specmesh.v1.DraftService/*" (list (include "specmesh.routerIdentity" $root)) -}}
@@ -88,13 +86,13 @@ telemetry:
 {{- if $s.quantization -}}{{- $_ := set $drafter "quantization" $s.quantization -}}{{- end -}}
 {{- end -}}
 {{- if $drafter -}}{{- $_ := set $keys "drafter" $drafter -}}{{- end -}}
-{{- include "specmesh.config" (dict "config" (default dict $s.config) "keys" $keys "where" (printf "drafts %s" $s.name)) -}}
+{{- toJson $keys -}}
 {{- end -}}
 
-{{- define "specmesh.config.router" -}}
-{{- $root := . -}}
-{{- $v := .Values -}}
-{{- $keys := include "specmesh.config.server" (dict "root" . "kind" "router" "mutual" $v.tls.clientCertificates "drainSeconds" (int $v.router.drainSeconds)) | fromYaml -}}
+{{- define "specmesh.keys.router" -}}
+{{- $root := .root -}}
+{{- $v := .root.Values -}}
+{{- $keys := include "specmesh.config.server" (dict "root" $root "kind" "router" "mutual" $v.tls.clientCertificates "drainSeconds" (int $v.router.drainSeconds)) | fromYaml -}}
 {{- $verifiers := list -}}
 {{- range $v.verifiers -}}
 {{- $verifiers = append $verifiers (include "specmesh.address" (dict "root" $root "kind" "verifier" "pool" .name)) -}}
@@ -112,20 +110,20 @@ telemetry:
 {{- if $v.router.policy -}}{{- $_ := set $keys "policy" $v.router.policy -}}{{- end -}}
 {{- if $v.tls.enabled -}}
 {{- $_ := set $keys "tls" (dict "ca_file" "/etc/specmesh/mesh-tls/ca.crt" "cert_file" "/etc/specmesh/mesh-tls/tls.crt" "key_file" "/etc/specmesh/mesh-tls/tls.key") -}}
-{{- $_ := set $keys "verifier_server_name" (include "specmesh.verifierName" .) -}}
+{{- $_ := set $keys "verifier_server_name" (include "specmesh.verifierName" $root) -}}
 {{- end -}}
 {{- $callers := list -}}
 {{- range $v.auth.callers -}}
 {{- $caller := dict "name" .name -}}
 {{- if .identities -}}{{- $_ := set $caller "identities" .identities -}}{{- end -}}
-{{- if not (and .identities (not .key)) -}}{{- $_ := set $caller "token_file" (printf "/etc/specmesh/tokens/%s" (default .name .key)) -}}{{- end -}}
+{{- with include "specmesh.tokenKey" . -}}{{- $_ := set $caller "token_file" (printf "/etc/specmesh/tokens/%s" .) -}}{{- end -}}
 {{- if hasKey . "pools" -}}{{- $_ := set $caller "pools" .pools -}}{{- end -}}
 {{- if hasKey . "roles" -}}{{- $_ := set $caller "roles" .roles -}}{{- end -}}
 {{- if hasKey . "maxPriority" -}}{{- $_ := set $caller "max_priority" (int .maxPriority) -}}{{- end -}}
 {{- if hasKey . "maxSessions" -}}{{- $_ := set $caller "max_sessions" (int .maxSessions) -}}{{- end -}}
 {{- if hasKey . "maxTokensPerMinute" -}}{{- $_ := set $caller "max_tokens_per_minute" (int .maxTokensPerMinute) -}}{{- end -}}
-{{- $callers = append $callers (merge $caller (default dict .config)) -}}
+{{- $callers = append $callers $caller -}}
 {{- end -}}
 {{- if $callers -}}{{- $_ := set $keys "callers" $callers -}}{{- end -}}
-{{- include "specmesh.config" (dict "config" (default dict $v.router.config) "keys" $keys "where" "router") -}}
+{{- toJson $keys -}}
 {{- end -}}

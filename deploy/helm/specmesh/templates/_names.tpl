@@ -71,13 +71,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* "true" where a component runs on a GPU. */}}
 {{/* GPUs of one pod: a verifier divides its model among them. */}}
 {{- define "specmesh.numGpus" -}}
 {{- $gpu := default dict .gpu -}}
 {{- if $gpu.claim -}}{{ int (default 1 $gpu.claim.count) }}{{- else -}}{{ int (default 0 $gpu.count) }}{{- end -}}
 {{- end -}}
 
+{{/* "true" where a component runs on a GPU. */}}
 {{- define "specmesh.hasGpu" -}}
 {{- $gpu := default dict .gpu -}}
 {{- if or $gpu.claim (gt (int $gpu.count) 0) -}}true{{- end -}}

@@ -75,10 +75,11 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* Requests and limits, with the GPU's. */}}
+{{/* Requests and limits, with the GPU's: .root, .kind, .spec. A pool's own `resources` stand instead of the default. */}}
 {{- define "specmesh.resources" -}}
-{{- $resources := deepCopy (default dict .resources) -}}
-{{- $gpu := default dict .gpu -}}
+{{- $default := include "specmesh.defaultResources" . | fromYaml -}}
+{{- $resources := deepCopy (ternary .spec.resources $default (hasKey .spec "resources")) -}}
+{{- $gpu := default dict .spec.gpu -}}
 {{- if $gpu.claim -}}
 {{- $_ := set $resources "claims" (list (dict "name" "gpu")) -}}
 {{- else if gt (int $gpu.count) 0 -}}
@@ -159,7 +160,22 @@ resources:
 {{- end }}
 {{- end -}}
 
-{{/* A deployment's replicas and rollout: components with a GPU end the old pod first, so that no spare GPU is needed. */}}
+{{- define "specmesh.defaultResources" -}}
+{{- $class := "model" -}}
+{{- if include "specmesh.hasGpu" .spec -}}{{- $class = "gpu" -}}
+{{- else if and (eq .kind "draft") (ne .spec.kind "hf") -}}{{- $class = "light" -}}
+{{- end -}}
+{{- toYaml (index .root.Values.defaultResources $class) -}}
+{{- end -}}
+
+{{/* Components with a GPU end the old pod first, so that no spare GPU is needed. */}}
+{{- define "specmesh.rollingUpdate" -}}
+{{- $gpu := eq (include "specmesh.hasGpu" .) "true" -}}
+{{- $default := ternary (dict "maxSurge" 0 "maxUnavailable" 1) (dict "maxSurge" 1 "maxUnavailable" 0) $gpu -}}
+{{- toYaml (mergeOverwrite $default (default dict .rollout)) -}}
+{{- end -}}
+
+{{/* A deployment's replicas and rollout. */}}
 {{- define "specmesh.rollout" -}}
 {{- $s := .spec -}}
 {{- if not (default dict $s.autoscaling).enabled }}
@@ -167,9 +183,8 @@ replicas: {{ int (ternary $s.replicas 1 (hasKey $s "replicas")) }}
 {{- end }}
 strategy:
   type: RollingUpdate
-  {{- $default := ternary (dict "maxSurge" 0 "maxUnavailable" 1) (dict "maxSurge" 1 "maxUnavailable" 0) (eq .gpu "true") }}
   rollingUpdate:
-    {{- toYaml (mergeOverwrite $default (default dict $s.rollout)) | nindent 4 }}
+    {{- include "specmesh.rollingUpdate" $s | nindent 4 }}
 revisionHistoryLimit: 3
 progressDeadlineSeconds: {{ add 120 (int .startupSeconds) }}
 {{- end -}}
@@ -181,7 +196,6 @@ progressDeadlineSeconds: {{ add 120 (int .startupSeconds) }}
 {{- $s := .spec -}}
 {{- $name := include "specmesh.name" . -}}
 {{- $selector := include "specmesh.selector" . -}}
-{{- $gpu := include "specmesh.hasGpu" $s -}}
 {{- $service := dict "router" "specmesh.v1.RouterService" "verifier" "specmesh.v1.VerifierService" "draft" "specmesh.v1.DraftService" -}}
 apiVersion: v1
 kind: ConfigMap
@@ -200,7 +214,7 @@ metadata:
   labels:
     {{- include "specmesh.labels" . | nindent 4 }}
 spec:
-  {{- include "specmesh.rollout" (dict "spec" $s "gpu" $gpu "startupSeconds" .startupSeconds) | trim | nindent 2 }}
+  {{- include "specmesh.rollout" (dict "spec" $s "startupSeconds" .startupSeconds) | trim | nindent 2 }}
   selector:
     matchLabels:
       {{- $selector | nindent 6 }}
@@ -252,7 +266,7 @@ spec:
             preStop:
               exec: {command: [sleep, {{ int .preStopSeconds | toString | quote }}]}
           {{- end }}
-          {{- include "specmesh.resources" $s | trim | nindent 10 }}
+          {{- include "specmesh.resources" . | trim | nindent 10 }}
           securityContext:
             {{- include "specmesh.containerSecurity" $root | nindent 12 }}
           volumeMounts:

@@ -20,8 +20,6 @@
 {{- if eq (float64 (int64 .)) . -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
 {{- else if kindIs "string" . -}}
 {{ . | toJson }}
-{{- else if kindIs "invalid" . -}}
-{{ fail "config: null has no meaning in TOML; leave the key out" }}
 {{- else -}}
 {{ . }}
 {{- end -}}
@@ -71,13 +69,10 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The chart's keys over the user's: .config, .keys, .where. A key of the chart that the user gives too is refused. */}}
+{{/* A component's file, the chart's keys and the user's: .root, .kind, .spec. Checks refuse a key that both give. */}}
 {{- define "specmesh.config" -}}
-{{- $clash := include "specmesh.clash" (dict "a" .config "b" .keys "path" "") -}}
-{{- if $clash -}}
-{{- fail (printf "%s.config: %s is set by the chart; use the value that it comes from" .where (trim $clash)) -}}
-{{- end -}}
-{{- include "specmesh.toml" (dict "head" "" "path" "" "table" (mergeOverwrite (deepCopy .config) .keys)) -}}
+{{- $keys := include (printf "specmesh.keys.%s" .kind) . | fromJson -}}
+{{- include "specmesh.toml" (dict "head" "" "path" "" "table" (mergeOverwrite (deepCopy (default dict .spec.config)) $keys)) -}}
 {{- end -}}
 
 {{/* Paths that two tables share, a table in both aside. */}}
@@ -92,6 +87,18 @@
 {{- else -}}
 {{- printf "%s%s " $path $key -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Paths of the nulls of a table: .table, .path. */}}
+{{- define "specmesh.nulls" -}}
+{{- $path := .path -}}
+{{- range $key, $value := .table -}}
+{{- if kindIs "invalid" $value -}}
+{{- printf "%s%s " $path $key -}}
+{{- else if kindIs "map" $value -}}
+{{- include "specmesh.nulls" (dict "table" $value "path" (printf "%s%s." $path $key)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,0 +1,139 @@
+{{/* What NOTES say of a release. Each template writes whole lines, or nothing. */}}
+
+{{/* How many replicas: "2", or "1 to 4 (keda)" with an autoscaler. */}}
+{{- define "specmesh.notes.replicas" -}}
+{{- $scaling := default dict .autoscaling -}}
+{{- if $scaling.enabled -}}
+{{ int $scaling.min }} to {{ int $scaling.max }} ({{ default "hpa" $scaling.kind }})
+{{- else -}}
+{{ int (ternary .replicas 1 (hasKey . "replicas")) }}
+{{- end -}}
+{{- end -}}
+
+{{- define "specmesh.notes.device" -}}
+{{- $gpu := default dict .gpu -}}
+{{- if $gpu.claim -}}, on {{ int (default 1 $gpu.claim.count) }} {{ $gpu.claim.deviceClassName }} each
+{{- else if $gpu.count -}}, on {{ int $gpu.count }} {{ default "nvidia.com/gpu" $gpu.resource }} each
+{{- else -}}, on CPUs
+{{- end -}}
+{{- end -}}
+
+{{- define "specmesh.notes.verifier" -}}
+{{ .name }}: {{ include "specmesh.notes.replicas" . }} of {{ .model }}{{ include "specmesh.notes.device" . }}
+{{- end -}}
+
+{{- define "specmesh.notes.draft" -}}
+{{ .name }}: {{ include "specmesh.notes.replicas" . }} of kind {{ .kind }}
+{{- with .model }}, model {{ . }}{{ end }}
+{{- include "specmesh.notes.device" . }}
+{{- if eq (default "full" .trust) "untrusted" }}, not trusted: greedy, seeded and one-hot drafts only{{ end }}
+{{- end -}}
+
+{{/* What a rollout of the verifiers costs. */}}
+{{- define "specmesh.notes.rollout" -}}
+{{- $scaled := (default dict (first .Values.verifiers).autoscaling).enabled }}
+{{- $several := gt (int (ternary (first .Values.verifiers).replicas 1 (hasKey (first .Values.verifiers) "replicas"))) 1 }}
+{{- if or $scaled $several (gt (len .Values.verifiers) 1) }}
+Rollouts need no spare GPU: in each pool the old pod ends before the new one starts, one at a time. Sessions of a verifier that
+goes are finished within drainSeconds; what is left then goes on at another one.
+{{- else }}
+One verifier: its rollout needs no spare GPU, because the old pod ends before the new one starts. From SIGTERM until the new one
+has loaded its model, running requests are finished (drainSeconds at most) and new ones get UNAVAILABLE. With a spare GPU, set
+verifiers[].rollout: {maxSurge: 1, maxUnavailable: 0}; with two verifiers, one serves while the other is replaced.
+{{- end }}
+{{- end -}}
+
+{{/* Models that nobody said should run on CPUs, and values that the autoscaler overrides. */}}
+{{- define "specmesh.notes.pools" -}}
+{{- range include "specmesh.components" . | fromYamlArray }}
+{{- $where := include "specmesh.where" . }}
+{{- $s := .spec }}
+{{- if and .pool $s.model (ne (default "" $s.kind) "table") (not (hasKey $s "gpu")) }}
+
+{{ $where }}: has no gpu, so that its model runs on CPUs. If that is meant, gpu: {count: 0} says so; if not, gpu: {count: 1}.
+{{- end }}
+{{- if and (eq .kind "draft") (gt (int (default dict $s.gpu).count) 1) }}
+
+{{ $where }}: asks for {{ int $s.gpu.count }} {{ default "nvidia.com/gpu" $s.gpu.resource }} a pod, but a draft computes on one device. More replicas use more.
+{{- end }}
+{{- if and .pool (default dict $s.autoscaling).enabled (hasKey $s "replicas") }}
+
+{{ $where }}: replicas is not used, because the autoscaler says how many there are, from {{ int $s.autoscaling.min }} on.
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Metrics: who can scrape them, and by what. */}}
+{{- define "specmesh.notes.metrics" -}}
+{{- $v := .Values }}
+{{- if $v.telemetry.prometheusPort }}
+{{- if and $v.networkPolicy.enabled (not $v.networkPolicy.scrapeFrom) }}
+
+Metrics are exported on port {{ int $v.telemetry.prometheusPort }}, but the network policy lets nobody reach it: name your Prometheus in networkPolicy.scrapeFrom.
+{{- end }}
+{{- if and $v.telemetry.podMonitor.enabled (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) }}
+
+No PodMonitor was made, because the cluster has no monitoring.coreos.com/v1. Have your Prometheus scrape the port `metrics` of the pods
+labelled app.kubernetes.io/instance={{ .Release.Name }}, with their labels (autoscaling asks by them), or install the Prometheus
+operator and upgrade this release.
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Doors that stand open. */}}
+{{- define "specmesh.notes.access" -}}
+{{- $v := .Values }}
+{{- if not $v.tls.enabled }}
+
+TLS is off: whoever can read the cluster's network reads prompts and texts. See tls in values.yaml.
+{{- end }}
+{{- if not $v.auth.callers }}
+
+No callers are configured: whoever reaches the routers may generate, list the drafts and ask for reports of steps. See auth.
+{{- end }}
+{{- if not $v.networkPolicy.enabled }}
+
+Network policies are off: any pod of the cluster can reach drafts and verifiers{{ if not $v.tls.enabled }}, and they answer it{{ end }}.
+{{- end }}
+{{- include "specmesh.notes.untrusted" . }}
+{{- include "specmesh.notes.certificates" . }}
+{{- end -}}
+
+{{/* Pools that are not trusted see the contexts of every caller that is not kept from them. */}}
+{{- define "specmesh.notes.untrusted" -}}
+{{- $callers := list }}
+{{- range .Values.auth.callers }}{{- if not (hasKey . "pools") }}{{- $callers = append $callers .name }}{{- end }}{{- end }}
+{{- range .Values.drafts }}
+{{- if eq (default "full" .trust) "untrusted" }}
+{{- if not $.Values.auth.callers }}
+
+drafts {{ .name }}: is not trusted, and sees the contexts of every caller. auth.callers[].pools keeps those of a caller away.
+{{- else if $callers }}
+
+drafts {{ .name }}: is not trusted, and sees the contexts of callers without pools: {{ join ", " $callers }}.
+{{- end }}
+{{- if (default dict .tls).shared }}
+
+drafts {{ .name }}: is not trusted and shares a certificate (tls.shared): it could answer in the place of those who hold it too.
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Parts that share a certificate can pass for each other. */}}
+{{- define "specmesh.notes.certificates" -}}
+{{- $tls := .Values.tls }}
+{{- if $tls.enabled }}
+{{- $routers := list $tls.routerSecret (default $tls.routerSecret $tls.meshSecret) }}
+{{- range $part := list "verifierSecret" "draftSecret" }}
+{{- if has (index $tls $part) $routers }}
+
+tls.{{ $part }} is the routers' certificate too: whoever holds it can call drafts and verifiers as a router. Give it one of its own.
+{{- end }}
+{{- end }}
+{{- if and $tls.draftSecret (eq $tls.draftSecret $tls.verifierSecret) }}
+
+tls.draftSecret is the verifiers' certificate too: a draft could pass for a verifier. Give the drafts one of their own.
+{{- end }}
+{{- end }}
+{{- end -}}
