@@ -42,7 +42,7 @@ def main(folder: Path, device: str) -> None:
     for recorded in (False, True) if device == "cuda" else (False,):
         stepper = Stepper(target, num_blocks=600)
         if recorded:
-            target.warm_up(64)
+            target.warm_up(64, 64)
         run_together(stepper, texts)
         equal = sum(text.output == list(text.truth) for text in texts)
         shape = [model.attention.num_heads, model.attention.num_kv_heads]

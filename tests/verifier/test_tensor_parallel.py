@@ -160,6 +160,19 @@ def test_every_draft_over_two_ranks_gives_the_text_of_generate(device: str, tmp_
     assert found == [{"recorded": recorded, **wanted} for recorded in ((False, True) if device == "cuda" else (False,))]
 
 
+def test_every_rank_is_told_all_that_the_first_does() -> None:
+    """The sizes to warm up for among it, and a message longer than any before."""
+    script = Path(__file__).parent.parent / "rank_calls.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(script)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+    assert first == second
+    assert first[:4] == [["allocate_cache", 7], ["warm_up", 512, 256], ["warm_up", 64, 0], ["copy_block", 3, 5]]
+    assert [len(tokens) for tokens, *_ in first[4][1]] == [2, 5000]
+
+
 def test_torchrun_starts_the_ranks_as_well(folder: Path, tmp_path: Path) -> None:
     """The address comes from rank 0 alone."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]

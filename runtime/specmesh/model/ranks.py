@@ -89,8 +89,15 @@ def _store(place: Place, meeting: Meeting) -> Store:
     )
 
 
-class Shared(Protocol):
-    """What all ranks do together; `specmesh.model.paged.PagedModel` does it."""
+class Share(Protocol):
+    """One rank's part of a model, and what all ranks do with theirs together (`specmesh.model.paged.PagedModel`)."""
+
+    vocabulary_size: int
+    max_context_tokens: int
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of 16 tokens of one session on this rank."""
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Make room for `num_blocks` blocks."""
@@ -157,7 +164,7 @@ def decode(message: NDArray[np.int32]) -> tuple[Kind, tuple[int, int], list[Span
     return Kind(kind), (first, second), spans
 
 
-def follow(model: Shared, ranks: Ranks) -> None:
+def follow(model: Share, ranks: Ranks) -> None:
     """Do what rank 0 does, until it says that this is the end. What goes wrong ends the rank, and so all of them."""
     channel = Channel(ranks)
     while True:

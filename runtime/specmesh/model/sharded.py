@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from specmesh.model.errors import RanksLost
-from specmesh.model.paged import PagedModel
-from specmesh.model.ranks import Channel, Kind, Ranks
+from specmesh.model.ranks import Channel, Kind, Ranks, Share
 from specmesh.model.spans import Span
 
 
@@ -18,7 +17,7 @@ class ShardedModel:
     do nothing together any more.
     """
 
-    def __init__(self, model: PagedModel, ranks: Ranks) -> None:
+    def __init__(self, model: Share, ranks: Ranks) -> None:
         self.vocabulary_size = model.vocabulary_size
         self.max_context_tokens = model.max_context_tokens
         self._model = model
@@ -36,7 +35,7 @@ class ShardedModel:
             self._model.allocate_cache(num_blocks)
 
     def warm_up(self, max_rows: int, max_chunk: int = 0) -> None:
-        """Record the forwards of ticks on every rank; see `PagedModel`."""
+        """Record the forwards of ticks, those with a chunk of up to `max_chunk` tokens among them, on every rank."""
         with _together():
             self._channel.send(Kind.WARM_UP, max_rows, max_chunk)
             self._model.warm_up(max_rows, max_chunk)
