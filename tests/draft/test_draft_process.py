@@ -12,7 +12,7 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from draft_peers import Conversation, ask_for, random_law
+from draft_peers import Answer, Conversation, ask_for, random_law
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specmesh.draft.ngram_file import NgramTable, law_to_levels, save_table
@@ -66,6 +66,16 @@ async def health(to_process: grpc.aio.Channel) -> int:
     return response.status
 
 
+async def answering(to_process: grpc.aio.Channel, num_tokens: int) -> tuple[Conversation, Answer]:
+    """A block of 16 tokens was asked for, of which so many have come."""
+    talk = Conversation(pb_grpc.DraftServiceStub(to_process))
+    await talk.send([draft_ask_to_entry(ask_for([1, 2], 2, 16))])
+    answer = talk.expect(1, 2)
+    while len(answer.token_ids) < num_tokens:
+        await talk.read()
+    return talk, answer
+
+
 async def test_health_answers_while_a_draft_works_hard(law_path: Path) -> None:
     """C31, draft side: a forward of seconds leaves the event loop alone."""
     settings = f'drafter={{ kind = "table", settings = {{ path = "{law_path}" }}, token_seconds = 3.0 }}'
@@ -88,11 +98,7 @@ async def test_sigterm_finishes_the_block_and_exits_0(law_path: Path) -> None:
     """C32, draft side."""
     settings = f'drafter={{ kind = "table", settings = {{ path = "{law_path}" }}, token_seconds = 0.05 }}'
     async with draft_process("kind=faulty", settings) as (process, to_process):
-        talk = Conversation(pb_grpc.DraftServiceStub(to_process))
-        await talk.send([draft_ask_to_entry(ask_for([1, 2], 2, 16))])
-        answer = talk.expect(1, 2)
-        while len(answer.token_ids) < 3:
-            await talk.read()
+        talk, answer = await answering(to_process, 3)
         process.send_signal(signal.SIGTERM)
         while not answer.done:
             await talk.read()
@@ -104,11 +110,7 @@ async def test_a_process_told_to_die_says_what_it_had_and_is_gone(law_path: Path
     """C23, draft side: the fault that the mesh's tests inject."""
     settings = f'drafter={{ kind = "table", settings = {{ path = "{law_path}" }}, exit_after_tokens = 5 }}'
     async with draft_process("kind=faulty", settings) as (process, to_process):
-        talk = Conversation(pb_grpc.DraftServiceStub(to_process))
-        await talk.send([draft_ask_to_entry(ask_for([1, 2], 2, 16))])
-        answer = talk.expect(1, 2)
-        while len(answer.token_ids) < 5:
-            await talk.read()
+        talk, _ = await answering(to_process, 5)
         with pytest.raises(grpc.aio.AioRpcError) as lost:
             await talk.call.read()
         assert lost.value.code() is grpc.StatusCode.UNAVAILABLE
