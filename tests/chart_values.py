@@ -39,6 +39,7 @@ EVERYTHING: dict[str, Any] = values(
     {
         **GPU_DRAFT,
         "name": "full",
+        "model": "small",
         "trust": "untrusted",
         "quantization": "nf4",
         "dtype": "bfloat16",
@@ -68,6 +69,7 @@ EVERYTHING: dict[str, Any] = values(
     {"name": "lookup", "kind": "lookup", "autoscaling": {"enabled": True, "min": 1, "max": 3, "target": 5}},
     models={
         "target": {"image": f"registry.example.com/target@sha256:{SHA}", "digest": SHA},
+        "small": {"image": f"registry.example.com/small@sha256:{SHA}", "digest": SHA},
         "phrases": {"path": "/srv/extra/phrases.npz"},
         "hub": {"hub": "org/model"},
     },

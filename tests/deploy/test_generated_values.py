@@ -92,6 +92,8 @@ def by_name(pools: list[dict[str, Any]]) -> tuple[str, ...]:
 def charts(draw: st.DrawFn) -> dict[str, Any]:
     pools = draw(st.lists(drafts, max_size=4, unique_by=lambda pool: pool["name"]))
     for pool in pools:
+        if pool.get("model") == "image":  # pinned: all hold it in one form
+            pool.pop("dtype", None)
         if "secret" in pool.get("tls", {}):
             pool["tls"] = {"secret": f"{pool['name']}-tls"}
     target = draw(st.sampled_from(sorted(models)))

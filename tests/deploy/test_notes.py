@@ -113,6 +113,22 @@ def test_parts_that_could_pass_for_each_other_are_said(notes: Notes) -> None:
     assert "tls.draftSecret is the verifiers' certificate too: a draft could pass for a verifier" in said
 
 
+def test_a_mesh_that_generates_nothing_is_said(notes: Notes) -> None:
+    none = "No verifier has a replica: nothing is generated"
+    assert none in notes(values(verifiers=verifier(replicas=0)))
+    assert none not in notes(values(verifiers=[*verifier(replicas=0), {"name": "b", "model": "target"}]))
+    scaled = {"enabled": True, "min": 1, "max": 2, "target": 5}
+    assert none not in notes(values(verifiers=verifier(replicas=0, autoscaling=scaled), **METRICS))
+
+
+def test_certificates_that_are_named_and_not_used_are_said(notes: Notes) -> None:
+    said = notes(values(**{**CLOSED, "tls": {**TLS, "enabled": False}}))
+    assert (
+        "TLS is off: whoever can read the cluster's network reads prompts and texts, and the tokens of callers." in said
+    )
+    assert "tls.routerSecret, tls.meshSecret, tls.verifierSecret, tls.draftSecret are not used" in said
+
+
 def test_open_network_policies_are_said(notes: Notes) -> None:
     assert "any pod of the cluster can reach drafts and verifiers, and they answer it" in notes(
         values(networkPolicy={"enabled": False})

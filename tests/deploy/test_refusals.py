@@ -54,6 +54,14 @@ DRAFTS: Faults = {
         {"resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "2G"}}},
         "resources: requests 2Gi of memory, more than its limit of 2G",
     ),
+    "eight bytes": ({"resources": {"requests": {"memory": 8}}}, "resources.requests: memory 8 is 8 bytes; write a uni"),
+    "half a byte": ({"resources": {"limits": {"memory": "512m"}}}, "resources.limits: memory 512m is 0.512 bytes"),
+    "affinity to GPU nodes without a gpu": (
+        {**HF, "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "In", "values": ["Tesla-T4"]}]},
+        ]}}}},
+        "gpu: is missing, while affinity nvidia.com/gpu.product asks for a node with GPUs",
+    ),
     "Exists with a value": (
         {"tolerations": [{"operator": "Exists"}, {"key": "spot", "operator": "Exists", "value": "true"}]},
         "tolerations[1]: operator Exists takes no value; leave value out, or use operator Equal",
@@ -98,13 +106,13 @@ METRICS_FAULTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nobody exports, may scrape or can be asked": (
         {},
         [
-            "needs telemetry.prometheusPort",
-            "networkPolicy.scrapeFrom is empty, so that nobody can scrape what it goes by; name your Prometheus there",
-            "kind keda needs autoscaling.prometheusAddress",
+            "telemetry.prometheusPort: is 0, but what verifiers main, drafts lookup scale by is exported there",
+            "networkPolicy.scrapeFrom: is empty, so that nobody can scrape what verifiers main, drafts lookup scale by",
+            "autoscaling.prometheusAddress: is empty, but KEDA asks there for what drafts lookup scale by",
         ],
     ),
-    "nobody may scrape": ({**METRICS, "networkPolicy": {}}, ["networkPolicy.scrapeFrom is empty"]),
-    "nobody can be asked": ({**METRICS, "autoscaling": {}}, ["kind keda needs autoscaling.prometheusAddress"]),
+    "nobody may scrape": ({**METRICS, "networkPolicy": {}}, ["networkPolicy.scrapeFrom: is empty"]),
+    "nobody can be asked": ({**METRICS, "autoscaling": {}}, ["autoscaling.prometheusAddress: is empty"]),
 }
 
 
@@ -159,9 +167,9 @@ def test_routers_follow_processor_time_that_is_asked_for(of_scalings: list[str])
 @pytest.mark.parametrize("case", METRICS_FAULTS)
 def test_scaling_by_metrics_that_nobody_gets_is_refused(case: str) -> None:
     change, messages = METRICS_FAULTS[case]
-    said = faults(values({**LOOKUP, "autoscaling": KEDA}, **change))
+    said = faults(values({**LOOKUP, "autoscaling": KEDA}, verifiers=verifier(autoscaling=SCALED), **change))
     for line, message in zip(said, messages, strict=True):
-        assert line.startswith(f"drafts lookup: autoscaling: {message}")
+        assert line.startswith(message)
 
 
 def test_a_policy_that_is_off_stops_no_scraping() -> None:
@@ -201,6 +209,7 @@ def test_what_no_pool_alone_has_wrong_is_said_too() -> None:
         "gpuTolerations[0]: operator Exists takes no value",
         "tls.clientCertificates: needs tls.enabled",
         "telemetry.prometheusPort: 80 is a privileged port",
+        "verifiers: main and two differ in dtype or quantization",
         "router: config: pools is set by the chart",
         "verifiers main: quantization: a quantised model cannot be divided among several GPUs",
     )
@@ -245,16 +254,47 @@ UNTRUSTED = {**GPU_DRAFT, "trust": "untrusted"}
     ("own", "message"),
     [
         ({}, "needs a certificate of its own, as with the drafts' it could pass for a trusted pool; name its secret"),
-        ({"secret": "d"}, "d is the certificate of drafts lookup too"),
+        ({"secret": "d"}, "d is the certificate of drafts lookup, drafts other too"),
         ({"secret": "v"}, "v is the certificate of verifiers main too"),
         ({"secret": "public"}, "public is the certificate of router too"),
         ({"secret": "mesh"}, "mesh is what routers show to verifiers and drafts"),
     ],
 )
 def test_a_pool_that_is_not_trusted_holds_nobody_elses_certificate(own: dict[str, Any], message: str) -> None:
-    [line] = faults(values({**UNTRUSTED, "tls": own}, LOOKUP, tls=TLS))
+    [line] = faults(values({**UNTRUSTED, "tls": own}, LOOKUP, {**LOOKUP, "name": "other"}, tls=TLS))
     assert line.startswith("drafts small: tls.secret: ")
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("mesh-specmesh-router.ai.svc", "router"),
+        ("mesh-specmesh-verifier.ai.svc", "verifiers main"),
+        ("mesh-specmesh-draft-lookup.ai.svc", "drafts lookup"),
+    ],
+)
+def test_a_pool_that_is_not_trusted_bears_nobody_elses_name(name: str, other: str) -> None:
+    own = {"secret": "own", "serverName": name}
+    [line] = faults(values({**UNTRUSTED, "tls": own}, LOOKUP, tls=TLS))
+    assert line.startswith(f"drafts small: tls.serverName: is the name in the certificate of {other} too")
+
+
+def test_a_pinned_model_is_held_in_one_form() -> None:
+    """Its digest is also of dtype and quantisation: another form would be another digest, and not be served."""
+    pinned = {"target": {"path": "/t"}, "small": {"path": "/s", "digest": SHA}}
+    plain = {**GPU_DRAFT, "model": "small"}
+    quantised = {**plain, "name": "cheap", "quantization": "nf4"}
+    [line] = faults(values(plain, quantised, models=pinned))
+    assert line.startswith("models small: digest pins dtype and quantization too, but cheap and small hold this model")
+    assert render(values(plain, {**plain, "name": "twin"}, models=pinned))
+
+
+def test_verifiers_of_a_release_hold_the_model_in_one_form() -> None:
+    """Routers refuse a verifier with another digest than that of the first."""
+    cheap = {"name": "cheap", "model": "target", "gpu": {"count": 1}, "quantization": "int8"}
+    [line] = faults(values(verifiers=[*verifier(gpu={"count": 1}), cheap]))
+    assert line.startswith("verifiers: cheap and main differ in dtype or quantization")
 
 
 def test_a_certificate_of_its_own_or_a_word_lets_a_pool_pass() -> None:

@@ -56,8 +56,6 @@ POOLS: dict[str, tuple[dict[str, Any], str]] = {
     "a label that is a boolean": ({"nodeSelector": {"gpu": True}}, "nodeSelector/gpu': got boolean, want string"),
     "a label with a space": ({"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA L4"}}, "nvidia.com~1gpu.product'"),
     "megabytes in an unknown unit": ({"resources": {"limits": {"memory": "8GB"}}}, "resources/limits/memory'"),
-    "thousandths of a byte": ({"resources": {"limits": {"memory": "512m"}}}, "resources/limits/memory'"),
-    "eight bytes": ({"resources": {"limits": {"memory": 8}}}, "resources/limits/memory'"),
     "resources without requests": ({"resources": {"cpu": 1}}, "additional properties 'cpu'"),
     "a number in the environment": ({"env": [{"name": "OMP_NUM_THREADS", "value": 2}]}, "env/0/value': got number"),
     "egress to labels": ({"egress": [{"to": [{"matchLabels": {"a": "b"}}]}]}, "'matchLabels' not allowed"),
@@ -71,6 +69,8 @@ ELSEWHERE: dict[str, tuple[dict[str, Any], str]] = {
     "an unpinned image of weights": ({"models": {"a": {"image": "registry/weights:latest"}}}, "/models/a/image'"),
     "a digest that is none": ({"models": {"b": {"path": "c", "digest": "latest"}}}, "/models/b/digest'"),
     "a path that leaves the claim": ({"models": {"c": {"pvc": {"claim": "w", "path": "/a"}}}}, "/models/c/pvc/path'"),
+    "a tag in the repository": ({"images": {"cpu": {"repository": "r.example:5000/cpu:1"}}}, "/images/cpu/repository'"),
+    "a digest for a tag": ({"images": {"draft": {"tag": "sha256:0123"}}}, "/images/draft/tag'"),
     "running as root": ({"podSecurity": {"runAsUser": 0}}, "/podSecurity/runAsUser'"),
     "a role that is not there, and a token": (
         {"auth": {"callers": [{**CALLER, "roles": ["admin"], "token": "secret"}]}}, "/auth/callers/0/roles/0'",

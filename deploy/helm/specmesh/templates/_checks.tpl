@@ -3,7 +3,7 @@ All are said together. */}}
 {{- define "specmesh.checks" -}}
 {{- $root := . -}}
 {{- $faults := list -}}
-{{- range list "models" "pools" "gpuTolerations" "tls" "callers" "telemetry" -}}
+{{- range list "models" "pools" "gpuTolerations" "tls" "callers" "telemetry" "metrics" "digests" "targets" -}}
 {{- $faults = concat $faults (include (printf "specmesh.checks.%s" .) $root | include "specmesh.checks.lines" | fromJsonArray) -}}
 {{- end -}}
 {{- range $component := include "specmesh.components" . | fromYamlArray -}}
@@ -58,6 +58,34 @@ models {{ $name }}: pvc.path is inside the claim and cannot contain ..
 {{- range .Values.verifiers }}{{- $models = append $models .model }}{{- end }}
 {{- if gt (len (uniq $models)) 1 }}
 verifiers: one release serves one model, not {{ uniq $models | join ", " }}; install another release for each other model
+{{- end }}
+{{- end -}}
+
+{{/* A digest is also of dtype and quantisation: pools that hold a pinned model differently cannot all be right. */}}
+{{- define "specmesh.checks.digests" -}}
+{{- range $name, $model := .Values.models }}
+{{- if $model.digest }}
+{{- $forms := dict }}
+{{- range concat $.Values.verifiers $.Values.drafts }}
+{{- if eq (default "" .model) $name }}{{- $_ := set $forms (include "specmesh.form" .) .name }}{{- end }}
+{{- end }}
+{{- if gt (len $forms) 1 }}
+models {{ $name }}: digest pins dtype and quantization too, but {{ values $forms | sortAlpha | join " and " }} hold this model differently; give each form an entry of its own
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "specmesh.form" -}}
+{{ default "auto" .dtype }} {{ default "unquantised" .quantization }}
+{{- end -}}
+
+{{/* All verifiers of a release have one law: sessions go from one to another. */}}
+{{- define "specmesh.checks.targets" -}}
+{{- $forms := dict }}
+{{- range .Values.verifiers }}{{- $_ := set $forms (include "specmesh.form" .) .name }}{{- end }}
+{{- if gt (len $forms) 1 }}
+verifiers: {{ values $forms | sortAlpha | join " and " }} differ in dtype or quantization, which makes them different models; a release serves one, so set the same for all
 {{- end }}
 {{- end -}}
 

@@ -17,6 +17,14 @@ tls.clientCertificates: needs tls.enabled
 {{- default (index $shared .kind) $own -}}
 {{- end -}}
 
+{{/* The name that a component's certificate must have. */}}
+{{- define "specmesh.certificateName" -}}
+{{- if eq .kind "router" -}}{{ include "specmesh.routerIdentity" .root }}
+{{- else if eq .kind "verifier" -}}{{ include "specmesh.verifierName" .root }}
+{{- else -}}{{ include "specmesh.draftName" . }}
+{{- end -}}
+{{- end -}}
+
 {{- define "specmesh.checks.certificate" -}}
 {{- $tls := default dict .spec.tls }}
 {{- if and .root.Values.tls.enabled .pool }}
@@ -40,11 +48,20 @@ tls.shared: is for pools with trust: untrusted; leave it out
 {{- if not $own }}
 tls.secret: a pool that is not trusted needs a certificate of its own, as with the drafts' it could pass for a trusted pool; name its secret, or accept that with tls.shared: true
 {{- else }}
+{{- $others := list }}
+{{- $names := list }}
 {{- range $other := include "specmesh.components" $root | fromYamlArray }}
 {{- $_ := set $other "root" $root }}
-{{- if and (ne (include "specmesh.where" $other) (include "specmesh.where" $component)) (eq (include "specmesh.secret" $other) $own) }}
-tls.secret: {{ $own }} is the certificate of {{ include "specmesh.where" $other }} too, for which this pool, which is not trusted, could pass; give it its own, or accept that with tls.shared: true
+{{- if ne (include "specmesh.where" $other) (include "specmesh.where" $component) }}
+{{- if eq (include "specmesh.secret" $other) $own }}{{- $others = append $others (include "specmesh.where" $other) }}{{- end }}
+{{- if eq (include "specmesh.certificateName" $other) (include "specmesh.certificateName" $component) }}{{- $names = append $names (include "specmesh.where" $other) }}{{- end }}
 {{- end }}
+{{- end }}
+{{- with $others }}
+tls.secret: {{ $own }} is the certificate of {{ join ", " . }} too, for which this pool, which is not trusted, could pass; give it its own, or accept that with tls.shared: true
+{{- end }}
+{{- with $names }}
+tls.serverName: is the name in the certificate of {{ join ", " . }} too, for which this pool, which is not trusted, could pass; take another name
 {{- end }}
 {{- if eq $own $root.Values.tls.meshSecret }}
 tls.secret: {{ $own }} is what routers show to verifiers and drafts; give this pool its own

@@ -25,9 +25,13 @@ gpu: is missing, while {{ include "specmesh.asksForGpuNode" $s }} asks for a nod
 {{/* Which of a pool's own values asks for a node with GPUs. */}}
 {{- define "specmesh.asksForGpuNode" -}}
 {{- $found := list -}}
-{{- range $key, $_ := .nodeSelector -}}
-{{- if hasPrefix "nvidia.com/" $key -}}{{- $found = append $found (printf "nodeSelector %s" $key) -}}{{- end -}}
+{{- range $key, $value := .nodeSelector -}}
+{{- if and (hasPrefix "nvidia.com/" $key) (ne $value "false") -}}{{- $found = append $found (printf "nodeSelector %s" $key) -}}{{- end -}}
 {{- end -}}
+{{- $required := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" list (default dict .affinity) -}}
+{{- range $term := $required -}}{{- range $term.matchExpressions -}}
+{{- if and (hasPrefix "nvidia.com/" .key) (has .operator (list "In" "Exists" "Gt")) -}}{{- $found = append $found (printf "affinity %s" .key) -}}{{- end -}}
+{{- end -}}{{- end -}}
 {{- range concat (default list .tolerations) (default list .extraTolerations) -}}
 {{- if hasPrefix "nvidia.com/" (default "" .key) -}}{{- $found = append $found (printf "toleration %s" .key) -}}{{- end -}}
 {{- end -}}
@@ -79,6 +83,13 @@ gpu: is missing, while {{ include "specmesh.asksForGpuNode" $s }} asks for a nod
 {{- range $name, $_ := index $resources $part }}
 {{- if regexMatch "^nvidia[.]com/|(^|[./])gpu" $name }}
 resources.{{ $part }}: {{ $name }} stands under gpu, which also chooses image, device and toleration; write gpu: {count: 1, resource: {{ $name }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $part := list "requests" "limits" }}
+{{- with (index (default dict $resources) $part | default dict).memory }}
+{{- if lt (include "specmesh.quantity" . | float64) 1048576.0 }}
+resources.{{ $part }}: memory {{ . }} is {{ include "specmesh.quantity" . }} bytes; write a unit, such as 8Gi
 {{- end }}
 {{- end }}
 {{- end }}

@@ -11,8 +11,6 @@ autoscaling: min is {{ int $scaling.min }}, above max, which is {{ int $scaling.
 {{- end }}
 {{- if eq .kind "router" }}
 {{- include "specmesh.checks.scalingOfRouters" . }}
-{{- else }}
-{{- include "specmesh.checks.scalingByMetrics" . }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -40,16 +38,24 @@ autoscaling: goes by the requested processor time; set router.resources.requests
 {{- end }}
 {{- end -}}
 
-{{/* By metrics that somebody has to scrape. */}}
-{{- define "specmesh.checks.scalingByMetrics" -}}
-{{- $v := .root.Values }}
-{{- if not $v.telemetry.prometheusPort }}
-autoscaling: needs telemetry.prometheusPort, where what it goes by is exported; set it, such as 9464
+{{/* By metrics that somebody has to scrape: what all pools that go by them need, said once. */}}
+{{- define "specmesh.checks.metrics" -}}
+{{- $v := .Values }}
+{{- $pools := list }}
+{{- $keda := list }}
+{{- range include "specmesh.components" . | fromYamlArray }}
+{{- if and .pool (default dict .spec.autoscaling).enabled }}
+{{- $pools = append $pools (include "specmesh.where" .) }}
+{{- if eq (default "hpa" .spec.autoscaling.kind) "keda" }}{{- $keda = append $keda (include "specmesh.where" .) }}{{- end }}
 {{- end }}
-{{- if and $v.networkPolicy.enabled (not $v.networkPolicy.scrapeFrom) }}
-autoscaling: networkPolicy.scrapeFrom is empty, so that nobody can scrape what it goes by; name your Prometheus there, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]
 {{- end }}
-{{- if and (eq (default "hpa" .spec.autoscaling.kind) "keda") (not $v.autoscaling.prometheusAddress) }}
-autoscaling: kind keda needs autoscaling.prometheusAddress, where the metrics can be asked for, such as http://prometheus.monitoring:9090
+{{- if and $pools (not $v.telemetry.prometheusPort) }}
+telemetry.prometheusPort: is 0, but what {{ join ", " $pools }} scale by is exported there; set it, such as 9464
+{{- end }}
+{{- if and $pools $v.networkPolicy.enabled (not $v.networkPolicy.scrapeFrom) }}
+networkPolicy.scrapeFrom: is empty, so that nobody can scrape what {{ join ", " $pools }} scale by; name your Prometheus, such as [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]
+{{- end }}
+{{- if and $keda (not $v.autoscaling.prometheusAddress) }}
+autoscaling.prometheusAddress: is empty, but KEDA asks there for what {{ join ", " $keda }} scale by; set it, such as http://prometheus.monitoring:9090
 {{- end }}
 {{- end -}}

@@ -31,6 +31,13 @@
 
 {{/* What a rollout of the verifiers costs. */}}
 {{- define "specmesh.notes.rollout" -}}
+{{- $replicas := 0 }}
+{{- range .Values.verifiers }}
+{{- $replicas = add $replicas (ternary .replicas 1 (hasKey . "replicas") | int) (ternary 1 0 (eq (toString (default dict .autoscaling).enabled) "true")) }}
+{{- end }}
+{{- if not $replicas }}
+No verifier has a replica: nothing is generated until one has.
+{{- end }}
 {{- $scaled := (default dict (first .Values.verifiers).autoscaling).enabled }}
 {{- $several := gt (int (ternary (first .Values.verifiers).replicas 1 (hasKey (first .Values.verifiers) "replicas"))) 1 }}
 {{- if or $scaled $several (gt (len .Values.verifiers) 1) }}
@@ -85,7 +92,12 @@ operator and upgrade this release.
 {{- $v := .Values }}
 {{- if not $v.tls.enabled }}
 
-TLS is off: whoever can read the cluster's network reads prompts and texts. See tls in values.yaml.
+TLS is off: whoever can read the cluster's network reads prompts and texts{{ if $v.auth.existingSecret }}, and the tokens of callers{{ end }}. See tls in values.yaml.
+{{- $named := list }}
+{{- range list "routerSecret" "meshSecret" "verifierSecret" "draftSecret" }}{{- if index $v.tls . }}{{- $named = append $named . }}{{- end }}{{- end }}
+{{- with $named }}
+The certificates of tls.{{ join ", tls." . }} are not used: tls.enabled is false.
+{{- end }}
 {{- end }}
 {{- if not $v.auth.callers }}
 
