@@ -83,7 +83,11 @@ EVERYTHING: dict[str, Any] = values(
         },
         {"name": "b", "model": "target", "replicas": 2},
     ],
-    router={"autoscaling": {"enabled": True, "min": 2, "max": 9, "target": 60}, "from": [{"podSelector": {}}]},
+    router={
+        "autoscaling": {"enabled": True, "min": 2, "max": 9, "target": 60},
+        "from": [{"podSelector": {}}],
+        "service": {"type": "LoadBalancer", "annotations": {"internal": "true"}},
+    },
     tls=TLS | {"clientCertificates": True},
     auth={
         "existingSecret": "tokens",

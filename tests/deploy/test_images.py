@@ -88,6 +88,32 @@ def test_nothing_is_unpinned() -> None:
     assert all('-c "$lock"' in line or "==$version" in line for line in installs)
 
 
+def test_byte_code_says_nothing_of_when_it_was_compiled() -> None:
+    compiled = [line for line in instructions() if "compileall" in line]
+    assert len(compiled) == len(TARGETS) - 1, "draft and verifier share theirs"
+    assert all("--invalidation-mode unchecked-hash" in line for line in compiled)
+
+
+@pytest.mark.slow
+def test_the_same_files_give_the_same_wheels(tmp_path: Path) -> None:
+    """As the file's first stage builds them, twice."""
+    [epoch] = re.findall(r"^ARG SOURCE_DATE_EPOCH=(\d+)$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert "ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH}" in stages()["wheels"][1]
+    built = []
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        command += ["--wheel-dir", str(folder), str(ROOT), str(ROOT / "packaging" / "client")]
+        subprocess.run(command, env=os.environ | {"SOURCE_DATE_EPOCH": epoch}, check=True, timeout=120)
+        built.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert len(built[0]) == 2
+    assert built[0] == built[1]
+
+
+def test_an_image_sees_no_gpu_that_its_pod_was_not_granted() -> None:
+    """What was granted is named by the device plugin or the claim; a name in the image would hold where none was."""
+    assert "NVIDIA_VISIBLE_DEVICES" not in DOCKERFILE.read_text()
+
+
 def test_what_is_copied_is_sent() -> None:
     """Every source of a COPY passes the list of what a build is given."""
     allowed = {

@@ -1,5 +1,6 @@
 """What holds for every pod of a release: security, probes, drain, who may reach it, where secrets are."""
 
+import tomllib
 from typing import Any
 
 import pytest
@@ -125,8 +126,23 @@ def test_backends_are_headless_and_keep_the_address_of_a_pod_that_drains(everyth
             assert f"dns:///{name}.ai.svc:" in config_of(everything, "router")
 
 
-def selected(policy: dict[str, Any], direction: str) -> list[dict[str, Any]]:
-    return policy["spec"][direction]
+def test_routers_have_one_address_for_clients_and_one_each_for_proxies(everything: list[dict[str, Any]]) -> None:
+    """A normal service as it was asked for, and a headless one; both say that they speak gRPC."""
+    service = one(everything, "Service", "router")
+    assert service["spec"]["type"] == "LoadBalancer"
+    assert service["metadata"]["annotations"] == {"internal": "true"}
+    assert "clusterIP" not in service["spec"]
+    assert one(everything, "Service", "router-pods")["spec"]["clusterIP"] == "None"
+    for each in of_kind(everything, "Service").values():
+        [port] = each["spec"]["ports"]
+        assert (port["targetPort"], port["appProtocol"]) == ("grpc", "grpc")
+
+
+def test_every_service_sends_its_traces_and_metrics_to_the_collector(everything: list[dict[str, Any]]) -> None:
+    for name in of_kind(everything, "ConfigMap"):
+        telemetry = tomllib.loads(config_of(everything, name.removeprefix("mesh-specmesh-")))["telemetry"]
+        assert telemetry == {"otlp_endpoint": "http://collector:4317", "prometheus_port": 9464, "sample_ratio": 0.01}
+    assert "telemetry" not in config_of(render(values()), "router")
 
 
 def test_only_routers_reach_drafts_and_verifiers(everything: list[dict[str, Any]]) -> None:

@@ -1,5 +1,6 @@
 """C34 and what else a pool is promised: its place, its GPU, its model, its rollout, its scaling."""
 
+import re
 from typing import Any
 
 import pytest
@@ -133,7 +134,8 @@ def test_every_value_of_a_pool_reaches_its_pod() -> None:
     # Large numbers stay whole numbers, though a value of a chart is a floating-point number.
     assert "max_context_bytes = 268435456" in config.splitlines()
     assert "max_tokens_per_minute = 9000000" in config_of(objects, "router").splitlines()
-    assert f'model_digest = "{SHA}"' in config
+    for name in ("draft-full", "verifier-a"):  # what is pinned is checked before it serves
+        assert f'model_digest = "{SHA}"' in config_of(objects, name)
     for version in VERSIONS[2:]:
         check_schema(render(EVERYTHING, version=version), version)
 
@@ -248,6 +250,32 @@ def test_autoscaling_asks_for_metrics_that_are_declared_and_for_no_other() -> No
     assert names <= {metric.prometheus for metric in DECLARED}
     for name, each in {**of_kind(objects, "ScaledObject"), **of_kind(objects, "HorizontalPodAutoscaler")}.items():
         assert each["spec"]["scaleTargetRef"]["name"] == name
+
+
+def test_series_are_asked_for_by_labels_that_the_pod_monitor_gives_them() -> None:
+    """Verifiers by the pool of their pods; a draft's demand is measured by routers, which say the pool themselves."""
+    keda = {"enabled": True, "kind": "keda", "min": 1, "max": 2, "target": 4}
+    pools = verifier(autoscaling=keda)
+    objects = render(values({"name": "lookup", "kind": "lookup", "autoscaling": keda}, **METRICS, verifiers=pools))
+    [monitor] = of_kind(objects, "PodMonitor").values()
+    given = {re.sub(r"\W", "_", label) for label in monitor["spec"]["podTargetLabels"]} | {"namespace"}
+    queries = {
+        name: each["spec"]["triggers"][0]["metadata"]["query"]
+        for name, each in of_kind(objects, "ScaledObject").items()
+    }
+    assert queries["mesh-specmesh-verifier-main"].startswith(f"sum({VERIFIER_QUEUE.prometheus}{{")
+    assert 'specmesh_dev_pool="main"' in queries["mesh-specmesh-verifier-main"]
+    for query in queries.values():
+        assert set(re.findall(r'(\w+)="', query)) <= given | {prometheus_label(POOL)}
+    labelled = labels(one(objects, "Deployment", "verifier-main"))
+    assert labelled["specmesh.dev/pool"] == "main"
+
+
+def test_routers_scale_by_a_word() -> None:
+    scaler = one(render(values(router={"autoscaling": {"enabled": True}})), "HorizontalPodAutoscaler", "router")["spec"]
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 10)
+    [metric] = scaler["metrics"]
+    assert metric["resource"]["target"] == {"type": "Utilization", "averageUtilization": 70}
 
 
 def test_a_pod_monitor_is_made_where_the_cluster_has_the_kind() -> None:
