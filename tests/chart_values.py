@@ -43,6 +43,7 @@ EVERYTHING: dict[str, Any] = values(
         "trust": "untrusted",
         "quantization": "nf4",
         "dtype": "bfloat16",
+        "kvMemory": "1.5GiB",
         "gpu": {"count": 1, "resource": "nvidia.com/mig-1g.10gb"},
         "runtimeClassName": "nvidia",
         "nodeSelector": {"gpu": "l4"},

@@ -23,6 +23,7 @@ models = {
     "place": {"path": 'table:/srv/x "quoted" \\ <&>.npz'},
     "hub": {"hub": "org/name-1.5_b"},
 }
+MEMORIES = ["1GiB", "0.5GB", "64kB", "7MiB", "2TB"]
 tolerations = st.lists(st.sampled_from([{"operator": "Exists"}, {"key": "a", "operator": "Exists"}]), max_size=2)
 gpus = st.one_of(
     st.fixed_dictionaries(
@@ -60,7 +61,7 @@ verifiers = st.fixed_dictionaries(
     optional=shared
     | {
         "gpu": gpus,
-        "kvMemory": st.sampled_from(["1GiB", "0.5GB", "64kB"]),
+        "kvMemory": st.sampled_from(MEMORIES),
         "autoscaling": scaling(from_zero=False),
     },
 )
@@ -75,7 +76,8 @@ drafts = st.one_of(
         lambda pool, trust: pool | trust,
         st.fixed_dictionaries(
             {"name": names, "kind": st.just("hf"), "model": st.sampled_from(sorted(models))},
-            optional=of_drafts | {"gpu": gpus, "dtype": st.sampled_from(["auto", "float32"])},
+            optional=of_drafts
+            | {"gpu": gpus, "dtype": st.sampled_from(["auto", "float32"]), "kvMemory": st.sampled_from(MEMORIES)},
         ),
         trusts,
     ),

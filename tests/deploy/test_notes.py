@@ -9,6 +9,9 @@ import yaml
 from chart_values import GPU_DRAFT, METRICS, TLS, values, verifier
 from helm_charts import CAPABILITIES, CHART, helm, needs_tools
 
+from specmesh.draft.hf import HfSettings
+from specmesh.verifier.config import VerifierConfig
+
 pytestmark = needs_tools
 LOOKUP: dict[str, Any] = {"name": "lookup", "kind": "lookup"}
 CALLER = {"name": "team"}
@@ -19,7 +22,7 @@ CLOSED: dict[str, Any] = {
     "tls": TLS,
     "auth": {"existingSecret": "t", "callers": [CALLER]},
     "test": {"tokenKey": "team"},
-    "verifiers": verifier(replicas=2, gpu={"count": 1}),
+    "verifiers": verifier(replicas=2, gpu={"count": 1}, kvMemory="40GiB"),
 }
 
 
@@ -66,6 +69,18 @@ def test_a_model_on_cpus_that_nobody_asked_for_is_said(notes: Notes) -> None:
     assert "verifiers main: has no gpu, so that its model runs on CPUs." in said
     for other in ("meant", "lookup"):
         assert f"drafts {other}: has no gpu" not in said
+
+
+def test_a_verifier_on_a_gpu_whose_memory_nobody_gave_is_said(notes: Notes) -> None:
+    """It would take one GiB for keys and values, and let most of a large GPU lie idle."""
+    said = notes(values(GPU_DRAFT, verifiers=verifier(gpu={"count": 1})))
+    assert "verifiers main: has no kvMemory, so that it keeps 1GiB of keys and values" in said
+    assert "drafts small: has no kvMemory, so that it keeps 256MiB of keys and values" in said
+    assert "kvMemory" not in notes(
+        values({**GPU_DRAFT, "kvMemory": "4GiB"}, verifiers=verifier(gpu={"count": 1}, kvMemory="40GiB"))
+    )
+    assert VerifierConfig.model_fields["kv_memory"].default == 2**30
+    assert HfSettings.model_fields["kv_memory_bytes"].default == 2**28
 
 
 def test_gpus_and_replicas_that_nothing_uses_are_said(notes: Notes) -> None:

@@ -129,6 +129,7 @@ def test_every_value_of_a_pool_reaches_its_pod() -> None:
     assert container(one(objects, "Deployment", "router"))["image"] == f"r@sha256:{SHA}"
     assert [entry["secret"]["secretName"] for entry in spec["volumes"] if entry["name"] == "tls"] == ["own"]
     config = config_of(objects, "draft-full")
+    assert f"kv_memory_bytes = {3 * 2**29}" in config.splitlines()
     for line in ("drain_seconds = 7", "max_batch = 8", "row_mass = 0.99", 'quantization = "nf4"', 'device = "cuda"'):
         assert line in config.splitlines()
     # Large numbers stay whole numbers, though a value of a chart is a floating-point number.

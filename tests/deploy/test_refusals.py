@@ -31,6 +31,7 @@ DRAFTS: Faults = {
         {"kind": "table", "model": "file", "quantization": "nf4", "image": {"tag": "x"}},
         "quantization: kind table has no weights",
     ),
+    "keys and values of a lookup": ({"kvMemory": "1GiB"}, "kvMemory: kind lookup keeps no keys and values"),
     "a table that is a folder": ({"kind": "table", "model": "folder"}, "model: a table is one file"),
     "a model that is not there": ({**HF, "model": "other"}, "model: models has no other; it has file, folder, hub, t"),
     "the hub behind the policy": ({**HF, "model": "hub"}, "networkPolicy does not let it reach; set networkPolicy.all"),

@@ -120,6 +120,9 @@ model: kind lookup has none, it finds its tokens in the session's own text; leav
 {{- range list "dtype" "quantization" }}{{- if hasKey $s . }}
 {{ . }}: kind {{ $s.kind }} has no weights to hold in it; leave it out
 {{- end }}{{- end }}
+{{- if $s.kvMemory }}
+kvMemory: kind {{ $s.kind }} keeps no keys and values; leave it out
+{{- end }}
 {{- if include "specmesh.hasGpu" $s }}
 gpu: kind {{ $s.kind }} runs on a CPU; leave gpu out
 {{- end }}

@@ -101,14 +101,6 @@ resources: requests {{ $request }} of {{ $name }}, more than its limit of {{ $li
 {{- end }}
 {{- end -}}
 
-{{/* A quantity of Kubernetes as a number. */}}
-{{- define "specmesh.quantity" -}}
-{{- $text := toString . -}}
-{{- $unit := regexFind "[A-Za-z]+$" $text -}}
-{{- $factors := dict "" 1.0 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
-{{- mulf (trimSuffix $unit $text | float64) (index $factors $unit) -}}
-{{- end -}}
-
 {{/* Volumes of the pool's own beside those of the chart. */}}
 {{- define "specmesh.checks.volumes" -}}
 {{- $ours := list "config" "tmp" "cache" "tls" "mesh-tls" "tokens" "model" "shm" }}

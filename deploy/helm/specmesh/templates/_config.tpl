@@ -84,6 +84,7 @@ telemetry:
 {{- if include "specmesh.hasGpu" $s -}}{{- $_ := set $drafter "device" "cuda" -}}{{- end -}}
 {{- if $s.dtype -}}{{- $_ := set $drafter "dtype" $s.dtype -}}{{- end -}}
 {{- if $s.quantization -}}{{- $_ := set $drafter "quantization" $s.quantization -}}{{- end -}}
+{{- if $s.kvMemory -}}{{- $_ := set $drafter "kv_memory_bytes" (include "specmesh.quantity" (trimSuffix "B" $s.kvMemory) | float64 | int64) -}}{{- end -}}
 {{- end -}}
 {{- if $drafter -}}{{- $_ := set $keys "drafter" $drafter -}}{{- end -}}
 {{- toJson $keys -}}

@@ -82,3 +82,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- $gpu := default dict .gpu -}}
 {{- if or $gpu.claim (gt (int $gpu.count) 0) -}}true{{- end -}}
 {{- end -}}
+
+{{/* A quantity of Kubernetes, or memory without its B, as a number. */}}
+{{- define "specmesh.quantity" -}}
+{{- $text := toString . -}}
+{{- $unit := regexFind "[A-Za-z]+$" $text -}}
+{{- $factors := dict "" 1.0 "m" 0.001 "k" 1e3 "K" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "ki" 1024.0 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- mulf (trimSuffix $unit $text | float64) (index $factors $unit) -}}
+{{- end -}}

@@ -59,6 +59,10 @@ verifiers[].rollout: {maxSurge: 1, maxUnavailable: 0}; with two verifiers, one s
 
 {{ $where }}: has no gpu, so that its model runs on CPUs. If that is meant, gpu: {count: 0} says so; if not, gpu: {count: 1}.
 {{- end }}
+{{- if and .pool (include "specmesh.hasGpu" $s) (not $s.kvMemory) }}
+
+{{ $where }}: has no kvMemory, so that it keeps {{ ternary "1GiB" "256MiB" (eq .kind "verifier") }} of keys and values, however large its GPU is.
+{{- end }}
 {{- if and (eq .kind "draft") (gt (int (default dict $s.gpu).count) 1) }}
 
 {{ $where }}: asks for {{ int $s.gpu.count }} {{ default "nvidia.com/gpu" $s.gpu.resource }} a pod, but a draft computes on one device. More replicas use more.
