@@ -104,7 +104,8 @@ def charts(draw: st.DrawFn) -> dict[str, Any]:
     callers = draw(st.lists(names, max_size=2, unique=True))
     grants = st.lists(st.sampled_from(by_name(pools)), unique=True) if pools else st.just([])
     return {
-        "fullnameOverride": draw(st.sampled_from(["", "7", "a-very-long-name-that-has-to-be-cut-somewhere"])),
+        "nameOverride": draw(st.sampled_from(["", "7"])),
+        "fullnameOverride": draw(st.sampled_from(["", "m", "a-very-long-name-that-has-to-be-cut-somewhere"])),
         "models": models,
         "verifiers": [{**each, "model": target} for each in served],
         "drafts": pools,

@@ -219,6 +219,14 @@ def test_what_no_pool_alone_has_wrong_is_said_too() -> None:
         assert line.startswith(start)
 
 
+@pytest.mark.parametrize(("release", "override"), [("7mesh", ""), ("mesh.v2", ""), ("mesh", "7"), ("mesh", "a.b")])
+def test_a_name_that_no_service_can_have_is_refused(release: str, override: str) -> None:
+    """A release may be called so, a pod too; the name of a service begins with a letter and has no dot."""
+    [line] = faults(values(fullnameOverride=override), release=release)
+    assert line.startswith("fullnameOverride: services would be called ")
+    assert render(values(fullnameOverride="mesh-2"), release=release)
+
+
 def test_a_port_of_the_services_is_not_one_for_metrics() -> None:
     [line] = faults(values(telemetry={"prometheusPort": 50051}))
     assert line.startswith("telemetry.prometheusPort: 50051 is a port of the services themselves")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from chart_values import GPU_DRAFT, MINIMAL, values, verifier
-from helm_charts import Refused, needs_tools, render
+from helm_charts import CHART, Refused, load, needs_tools, render
 
 pytestmark = needs_tools
 LOOKUP: dict[str, Any] = {"name": "lookup", "kind": "lookup"}
@@ -134,6 +134,21 @@ def test_a_token_may_not_stand_among_the_values(of_the_rest: str) -> None:
 @pytest.mark.parametrize("given", [{}, values(verifiers=[])], ids=["nothing at all", "no verifier"])
 def test_a_mesh_has_a_verifier(given: dict[str, Any]) -> None:
     assert "at '/verifiers': minItems" in complaints(given)
+
+
+def missing(said: str, place: str) -> set[str]:
+    """What is said to be missing there."""
+    found = re.search(rf"at '{place}': missing propert(?:y|ies) (.*)", said)
+    return set(re.findall(r"'(\w+)'", found[1])) if found else set()
+
+
+def test_a_default_that_is_taken_away_is_missed_by_its_name() -> None:
+    """Helm removes a key whose value is null: a template would find nothing there, and say so in the words of Go."""
+    defaults = load(CHART / "values.yaml")
+    assert missing(complaints(dict.fromkeys(defaults)), "") == defaults.keys()
+    tables = {key: dict.fromkeys(value) for key, value in defaults.items() if isinstance(value, dict) and value}
+    said = complaints(MINIMAL | tables)
+    assert {key: missing(said, f"/{key}") for key in tables} == {key: set(table) for key, table in tables.items()}
 
 
 def test_every_operator_of_kubernetes_is_taken() -> None:

@@ -33,6 +33,8 @@ def keys(schema: dict[str, Any], path: str = "") -> Iterator[str]:
     for key, inner in schema.get("properties", {}).items():
         yield f"{path}.{key}".lstrip(".")
         yield from keys(inner, f"{path}.{key}")
+    for inner in schema.get("allOf", ()):
+        yield from keys(inner, path)
     for inner in (schema.get("items"), schema.get("additionalProperties")):
         if isinstance(inner, dict):
             yield from keys(inner, f"{path}.*")

@@ -3,7 +3,7 @@ All are said together. */}}
 {{- define "specmesh.checks" -}}
 {{- $root := . -}}
 {{- $faults := list -}}
-{{- range list "models" "pools" "gpuTolerations" "tls" "callers" "telemetry" "metrics" "digests" "targets" -}}
+{{- range list "names" "models" "pools" "gpuTolerations" "tls" "callers" "telemetry" "metrics" "digests" "targets" -}}
 {{- $faults = concat $faults (include (printf "specmesh.checks.%s" .) $root | include "specmesh.checks.lines" | fromJsonArray) -}}
 {{- end -}}
 {{- range $component := include "specmesh.components" . | fromYamlArray -}}
@@ -26,6 +26,13 @@ All are said together. */}}
 {{/* A component as its values name it: `router`, `verifiers main`, `drafts small`. */}}
 {{- define "specmesh.where" -}}
 {{- if .pool -}}{{ .kind }}s {{ .pool }}{{- else -}}{{ .kind }}{{- end -}}
+{{- end -}}
+
+{{- define "specmesh.checks.names" -}}
+{{- $name := include "specmesh.fullname" . }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}
+fullnameOverride: services would be called {{ $name }}-..., but their names begin with a letter and have no dots; set one that does
+{{- end }}
 {{- end -}}
 
 {{- define "specmesh.checks.models" -}}
