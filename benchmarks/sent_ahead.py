@@ -23,6 +23,7 @@ from specmesh.verifier.backend import Verified, Work
 from specmesh.verifier.batcher import TickLimits
 from specmesh.verifier.core import Core
 from specmesh.verifier.entries import EntryLimits
+from specmesh.verifier.gather import Gather
 from specmesh.verifier.outbox import Outbox
 from specmesh.verifier.paged import PagedBackend
 from specmesh.verifier.session import NEVER_NS, Answer, Entry, Session
@@ -51,7 +52,9 @@ class Router:
 
     peer = "router"
 
-    def __init__(self, options: argparse.Namespace, sessions: int, hits: float, run: int) -> None:
+    def __init__(
+        self, options: argparse.Namespace, sessions: int, hits: float, run: int, gather: Gather | None = None
+    ) -> None:
         self._delay_ns, self._draft_ns = int(options.network_ms * MS), int(options.draft_ms * MS)
         self._tokens = () if run else (NEXT,) * options.length
         self._hits, self._run = hits, run
@@ -63,7 +66,7 @@ class Router:
         self.backend = TimedBackend(target, num_blocks=sessions * (LIMIT // 16 + 2), max_context_tokens=LIMIT)
         self.core = Core(
             self.backend, limits=TickLimits(4096, 4096), entry_limits=EntryLimits(), max_waiting_sessions=8,
-            clock=lambda: self.backend.now_ns,
+            clock=lambda: self.backend.now_ns, gather=gather,
         )  # fmt: skip
         for index in range(sessions):
             self.core.open(Opening(spec_of(index), lambda error: None, NEVER_NS))
@@ -72,12 +75,12 @@ class Router:
     def deliver(self, answers: Sequence[Answer]) -> None:
         """Not called: there is no event loop here; `measure` reads the outbox."""
 
-    def measure(self) -> dict[str, float]:
-        """All sessions to their end."""
+    def measure(self, apart_ns: int = 0) -> dict[str, float]:
+        """All sessions to their end; every other one begins `apart_ns` later."""
         began_ns, began_ticks = self.backend.now_ns, self.core.counters["ticks"]
         tokens = 0
-        for session in self.core.sessions.values():
-            self._send(session, session.position, self._delay_ns)
+        for index, session in enumerate(self.core.sessions.values()):
+            self._send(session, session.position, self._delay_ns + index % 2 * apart_ns)
         while self.core.sessions:
             self._let_time_pass()
             self.core.tick()

@@ -82,6 +82,7 @@ class Peer:
         self._vocabulary, self._context = vocabulary, context
         self._random = np.random.default_rng(0)
         self._next_id = 0
+        self._writing = asyncio.Lock()
 
     async def close(self) -> None:
         """End the stream, and its sessions with it."""
@@ -106,7 +107,8 @@ class Peer:
         return wire.block_to_entry(session_id, Block(position, tuple(tokens)))
 
     async def _send(self, entries: Sequence[pb.VerifyRequestEntry]) -> None:
-        await self._call.write(pb.VerifyRequest(entries=entries))
+        async with self._writing:
+            await self._call.write(pb.VerifyRequest(entries=entries))
 
     async def frame(self) -> pb.VerifyResponse:
         """The next frame; every session in it gets its next block."""

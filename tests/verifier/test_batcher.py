@@ -109,7 +109,7 @@ def test_a_tick_is_bounded_and_serves_someone(
 
 
 @given(shapes=SESSIONS, max_tokens=st.integers(1, 300))
-def test_every_servedis_served_in_a_bounded_number_of_ticks(
+def test_every_session_is_served_in_a_bounded_number_of_ticks(
     shapes: list[tuple[int, float, int | None]], max_tokens: int
 ) -> None:
     """Rotating as the core does: nobody waits longer than it takes to give everyone before it one tick."""

@@ -9,6 +9,7 @@ from verifier_parts import COUNTING, MS, Stepper, make_spec, numbers, table_step
 
 from specmesh.runtime.types import EntryErrorReason, EntryFailure, Outcome, StepResult
 from specmesh.verifier.batcher import TickLimits
+from specmesh.verifier.target import TableTarget
 
 
 def run_to_the_end(stepper: Stepper, drafts: int = 0) -> dict[int, list[int]]:
@@ -201,6 +202,50 @@ def test_a_block_is_shared_once_its_last_token_is_in_the_cache() -> None:
     stepper.open(make_spec(numbers(0, 40), session_id=2))
     assert stepper.found[2] == 16
     assert stepper.step(2, 40).token_ids == (8,)
+
+
+# How much fits.
+
+TOKEN_BYTES = 2 * 32 * 8 * 128 * 2
+"""Keys and values of one token, Llama-3-8B: 32 layers, 8 heads of 128, bfloat16."""
+
+
+def filled(lengths: Sequence[int], num_blocks: int, *, last_tokens: int) -> Stepper:
+    """Sessions that share nothing, each one token short of its length; the last `last_tokens` are output."""
+    target = TableTarget(COUNTING, max_context_tokens=8192)
+    stepper = Stepper(target, num_blocks=num_blocks, max_waiting=0, limits=TickLimits(4096, 1 << 20))
+    for session_id, length in enumerate(lengths):
+        prompt = numbers(0, length - last_tokens)
+        salt = session_id.to_bytes(2, "little")
+        stepper.open(make_spec(prompt, session_id=session_id, cache_salt=salt, max_output_tokens=last_tokens))
+        stepper.send(session_id, len(prompt), run_count=last_tokens)
+    for _ in range(last_tokens - 1):
+        stepper.tick()
+    assert set(stepper.settled.values()) == {None}
+    assert stepper.core.counters["preemptions"] == 0
+    return stepper
+
+
+def test_128_sessions_of_2048_tokens_fit_32_gib_of_an_8b_cache() -> None:
+    """To the last token; with weights of 16 GB that is 50 GB of a card."""
+    num_blocks = 32 * 2**30 // (16 * TOKEN_BYTES)
+    stepper = filled([2048] * 128, num_blocks, last_tokens=40)
+    assert len(stepper.core.sessions) == 128
+    assert {session.position for session in stepper.core.sessions.values()} == {2047}
+    assert stepper.backend.num_free_blocks == 0
+    stepper.tick()
+    assert not stepper.core.sessions
+    assert stepper.backend.num_free_blocks == num_blocks
+
+
+def test_sessions_of_1024_to_4096_tokens_leave_less_than_4_percent_of_their_blocks_unused() -> None:
+    """The room that they are admitted with and the last block's rest counted."""
+    lengths = np.random.default_rng(0).integers(1024, 4097, 200).tolist()
+    stepper = filled(lengths, 64_000, last_tokens=17)
+    held = 16 * (stepper.backend.num_blocks - stepper.backend.num_free_blocks)
+    used = sum(session.cached for session in stepper.core.sessions.values())
+    assert len(stepper.core.sessions) == 200
+    assert 0.96 < used / held < 1
 
 
 # Many sessions.

@@ -33,6 +33,7 @@ class Core:
         max_waiting_sessions: int,
         max_sessions: int | None = None,
         clock: Callable[[], int],
+        gather: Gather | None = None,
     ) -> None:
         self.sessions: dict[SessionKey, Session] = {}
         self.counters: Counter[str] = Counter()
@@ -42,7 +43,7 @@ class Core:
         self._limits = limits
         self._entry_limits = entry_limits
         self._clock = clock
-        self._gather = Gather()
+        self._gather = gather or Gather()
         self._memory = Memory(backend, max_waiting_sessions, max_sessions)
         self._pending: dict[SessionKey, Session] = {}
         self._prefilling: dict[SessionKey, Session] = {}
