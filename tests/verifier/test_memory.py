@@ -210,14 +210,14 @@ TOKEN_BYTES = 2 * 32 * 8 * 128 * 2
 """Keys and values of one token, Llama-3-8B: 32 layers, 8 heads of 128, bfloat16."""
 
 
-def filled(lengths: Sequence[int], num_blocks: int, *, last_tokens: int) -> Stepper:
+def filled(lengths: Sequence[int], num_blocks: int, *, last_tokens: int, max_output_tokens: int) -> Stepper:
     """Sessions that share nothing, each one token short of its length; the last `last_tokens` are output."""
     target = TableTarget(COUNTING, max_context_tokens=8192)
     stepper = Stepper(target, num_blocks=num_blocks, max_waiting=0, limits=TickLimits(4096, 1 << 20))
     for session_id, length in enumerate(lengths):
         prompt = numbers(0, length - last_tokens)
         salt = session_id.to_bytes(2, "little")
-        stepper.open(make_spec(prompt, session_id=session_id, cache_salt=salt, max_output_tokens=last_tokens))
+        stepper.open(make_spec(prompt, session_id=session_id, cache_salt=salt, max_output_tokens=max_output_tokens))
         stepper.send(session_id, len(prompt), run_count=last_tokens)
     for _ in range(last_tokens - 1):
         stepper.tick()
@@ -229,7 +229,7 @@ def filled(lengths: Sequence[int], num_blocks: int, *, last_tokens: int) -> Step
 def test_128_sessions_of_2048_tokens_fit_32_gib_of_an_8b_cache() -> None:
     """To the last token; with weights of 16 GB that is 50 GB of a card."""
     num_blocks = 32 * 2**30 // (16 * TOKEN_BYTES)
-    stepper = filled([2048] * 128, num_blocks, last_tokens=40)
+    stepper = filled([2048] * 128, num_blocks, last_tokens=40, max_output_tokens=40)
     assert len(stepper.core.sessions) == 128
     assert {session.position for session in stepper.core.sessions.values()} == {2047}
     assert stepper.backend.num_free_blocks == 0
@@ -241,7 +241,7 @@ def test_128_sessions_of_2048_tokens_fit_32_gib_of_an_8b_cache() -> None:
 def test_sessions_of_1024_to_4096_tokens_leave_less_than_4_percent_of_their_blocks_unused() -> None:
     """The room that they are admitted with and the last block's rest counted."""
     lengths = np.random.default_rng(0).integers(1024, 4097, 200).tolist()
-    stepper = filled(lengths, 64_000, last_tokens=17)
+    stepper = filled(lengths, 64_000, last_tokens=2, max_output_tokens=4000)
     held = 16 * (stepper.backend.num_blocks - stepper.backend.num_free_blocks)
     used = sum(session.cached for session in stepper.core.sessions.values())
     assert len(stepper.core.sessions) == 200
