@@ -40,6 +40,9 @@ DRAFTS: Faults = {
     ),
     "a resource without a count": ({**HF, "gpu": {"resource": "nvidia.com/gpu"}}, "gpu: needs count"),
     "quantised on CPUs": ({**HF, "quantization": "int8"}, "quantization: needs a gpu"),
+    "32 bits beside 4": (
+        {**HF, "gpu": {"count": 1}, "quantization": "nf4", "dtype": "float32"}, "dtype: float32 cannot be kept with q",
+    ),
     "GPU nodes without a gpu": (
         {**HF, "nodeSelector": {"nvidia.com/gpu.product": "Tesla-T4"}},
         "gpu: is missing, while nodeSelector nvidia.com/gpu.product asks for a node with GPUs; set gpu: {count: 1}",
@@ -91,6 +94,17 @@ DRAFTS: Faults = {
         {**HF, "gpu": {"count": 1}, "rollout": {"maxUnavailable": 0}}, "rollout: maxSurge and maxUnavailable are both",
     ),
     "a key that the chart sets": ({"config": {"server": {"port": 1}}}, "config: server.port is set by the chart"),
+    "a slip in the configuration": (
+        {"config": {"limits": {"max_rows": 8}}},
+        "config: limits.max_rows is no key of a draft-lookup; limits has max_batch, max_block_length",
+    ),
+    "a setting of another kind": (
+        {**HF, "config": {"drafter": {"min_match": 2}}},
+        "config: drafter.min_match is no key of a draft-hf; drafter has chunk_tokens, context, device",
+    ),
+    "a section that is none": (
+        {"config": {"limit": {"max_row": 8}}}, "config: limit is no key of a draft-lookup; the top has drafter, kin",
+    ),
     "a null": ({"config": {"limits": {"max_row": None}}}, "config: limits.max_row is null"),
     "sharing a certificate for nothing": ({"tls": {"shared": True}}, "tls.shared: is for pools with trust: untrusted"),
 }  # fmt: skip
@@ -194,7 +208,10 @@ def test_what_no_pool_alone_has_wrong_is_said_too() -> None:
                 *verifier(),
                 {"name": "two", "model": "second"},
             ],
-            router={"config": {"pools": []}},
+            router={
+                "config": {"pools": [], "sessions": {"holdout": 0}},
+                "policy": {"name": "ucb1", "settings": {"lengths": [0, 4]}},
+            },
             telemetry={"prometheusPort": 80},
             tls={"clientCertificates": True},
             gpuTolerations=[{"key": "a", "operator": "Exists", "value": "b"}],
@@ -212,6 +229,8 @@ def test_what_no_pool_alone_has_wrong_is_said_too() -> None:
         "telemetry.prometheusPort: 80 is a privileged port",
         "verifiers: main and two differ in dtype or quantization",
         "router: config: pools is set by the chart",
+        "router: policy.settings.lengths is no key of a router; policy.settings has candidate_lengths, exploration",
+        "router: config: sessions.holdout is no key of a router; sessions has hold_out, lease_ms",
         "verifiers main: quantization: a quantised model cannot be divided among several GPUs",
     )
     assert len(said) == len(expected)

@@ -8,7 +8,7 @@ All are said together. */}}
 {{- end -}}
 {{- range $component := include "specmesh.components" . | fromYamlArray -}}
 {{- $_ := set $component "root" $root -}}
-{{- range list "model" "kind" "gpu" "tolerations" "resources" "volumes" "metadata" "rollout" "scaling" "hub" "certificate" "config" -}}
+{{- range list "model" "kind" "gpu" "tolerations" "resources" "volumes" "metadata" "rollout" "scaling" "hub" "certificate" "config" "keys" -}}
 {{- range include (printf "specmesh.checks.%s" .) $component | include "specmesh.checks.lines" | fromJsonArray -}}
 {{- $faults = append $faults (printf "%s: %s" (include "specmesh.where" $component) .) -}}
 {{- end -}}
@@ -152,19 +152,5 @@ model: a table is one file; bring it as models.NAME: {pvc: {claim: ..., path: FI
 {{- $model := default dict (index .root.Values.models (default "" .spec.model)) }}
 {{- if and $model.hub $policy.enabled (not $policy.allowHub) }}
 model: comes from the hub, which networkPolicy does not let it reach; set networkPolicy.allowHub, or bring the model by pvc or image
-{{- end }}
-{{- end -}}
-
-{{/* Keys under `config` that the chart writes itself, and nulls, which TOML does not have. */}}
-{{- define "specmesh.checks.config" -}}
-{{- $config := default dict .spec.config }}
-{{- if and $config (or (not .spec.model) (hasKey .root.Values.models .spec.model)) }}
-{{- $keys := include (printf "specmesh.keys.%s" .kind) . | fromJson }}
-{{- range include "specmesh.clash" (dict "a" $config "b" $keys "path" "") | splitList " " | compact }}
-config: {{ . }} is set by the chart; use the value that it comes from
-{{- end }}
-{{- range include "specmesh.nulls" (dict "table" $config "path" "") | splitList " " | compact }}
-config: {{ . }} is null, which has no meaning in TOML; leave the key out
-{{- end }}
 {{- end }}
 {{- end -}}

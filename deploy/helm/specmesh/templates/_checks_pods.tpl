@@ -14,6 +14,9 @@ gpu: claim needs Kubernetes 1.34 or newer, this is {{ .root.Capabilities.KubeVer
 {{- if and $s.quantization (eq .kind "verifier") (gt (int (include "specmesh.numGpus" $s)) 1) }}
 quantization: a quantised model cannot be divided among several GPUs; set gpu.count to 1, or leave quantization out
 {{- end }}
+{{- if and $s.quantization (eq (default "auto" $s.dtype) "float32") }}
+dtype: float32 cannot be kept with quantization {{ $s.quantization }}; take bfloat16, float16 or auto
+{{- end }}
 {{- if and $s.quantization (not (include "specmesh.hasGpu" $s)) (not $s.image) }}
 quantization: needs a gpu, as the cpu image has no bitsandbytes; set gpu, or give the pool an image that has it
 {{- end }}
