@@ -24,8 +24,9 @@ from verify_inputs import LENGTH, ROWS, Step, make_step
 from verify_peers import peers
 
 from specmesh.kernels.compiled.draft_plan import DraftCapacity, DraftPlan, pack_rows
+from specmesh.kernels.compiled.forms import Tuning
 from specmesh.kernels.compiled.pack import pack
-from specmesh.kernels.compiled.plan import Capacity, Tuning, VerifyPlan
+from specmesh.kernels.compiled.plan import Capacity, VerifyPlan
 from specmesh.kernels.inputs import DraftInput, VerifyInput
 from specmesh.runtime.types import Rule, Sampling
 

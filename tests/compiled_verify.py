@@ -15,7 +15,7 @@ from verify_batches import VerifyExample
 from specmesh.kernels import ops
 from specmesh.kernels.compiled.draft_plan import DraftTuning
 from specmesh.kernels.compiled.draft_step import draft_step
-from specmesh.kernels.compiled.plan import Tuning
+from specmesh.kernels.compiled.forms import Tuning
 from specmesh.kernels.compiled.verify import run, verify
 from specmesh.kernels.inputs import DraftedToken, DraftInput, VerifyInput, VerifyOutcome
 from specmesh.kernels.reference.batch import VerifyBatch, VerifyResult
@@ -29,7 +29,8 @@ SMALL = Tuning(
     chunk=32,
     draw_tile=32,
     draw_programs=3,
-    max_row_tile=16,
+    row_tile=16,
+    long_row_tile=16,
     group=8,
     few_candidates=16,
     most_candidates=32,

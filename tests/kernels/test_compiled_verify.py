@@ -8,14 +8,14 @@ import pytest
 import torch
 from compiled_verify import SMALL, compiled_verify
 
-from specmesh.kernels.compiled.plan import Capacity, Tuning, VerifyPlan
+from specmesh.kernels.compiled.forms import Tuning, draw_tile
 from specmesh.kernels.inputs import VerifyInput
 from specmesh.kernels.ops import verify
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.rows import RowArrays
 from specmesh.runtime.types import Rule, Sampling
 
-SLOW_WAY = Tuning(chunk=32, draw_tile=32, max_row_tile=16, group=8, few_candidates=2, most_candidates=2)
+SLOW_WAY = Tuning(chunk=32, draw_tile=32, row_tile=16, long_row_tile=16, group=8, few_candidates=2, most_candidates=2)
 """Hardly any candidate fits, so the edge is searched over whole rows."""
 
 
@@ -82,11 +82,11 @@ def test_the_likeliest_tokens_beside_come_along() -> None:
 
 
 def test_programs_of_a_draw_are_small_where_there_are_few_and_large_where_all_rows_are_drawn() -> None:
-    plan = VerifyPlan(torch.device("cpu"), 128256, Capacity(8, 4, 64))
-    assert plan.draw_tile(1, by_row=False) == (512, 1)
-    assert plan.draw_tile(8, by_row=False) == (1024, 1)
-    assert plan.draw_tile(40, by_row=True) == (2048, 2)
-    assert plan.draw_tile(64, by_row=False) == (1024, 1)
+    def tile(items: int, by_row: bool) -> tuple[int, int]:
+        return draw_tile(items, 128256, 4096, Tuning(), by_row=by_row)
+
+    assert [tile(1, False), tile(8, False), tile(64, False)] == [(512, 1), (1024, 1), (1024, 1)]
+    assert [tile(4, True), tile(16, True), tile(40, True)] == [(512, 1), (1024, 1), (2048, 2)]
 
 
 def test_more_rows_than_a_launch_can_have_are_an_error() -> None:

@@ -18,6 +18,7 @@ from specmesh.draft.drafter import Advance, DrafterInfo, Turn
 from specmesh.draft.feeding import Meal, plan_meals
 from specmesh.draft.settings import parse_settings
 from specmesh.draft.voice import Head, ModelVoice, Voice
+from specmesh.kernels.ops import compile_draft_ahead
 from specmesh.model.blocks import BLOCK_TOKENS
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.loading import LoadedModel, load_model
@@ -185,6 +186,7 @@ def make(settings: Mapping[str, Any]) -> HfDrafter:
         torch.set_num_threads(given.threads)
     loaded = _load(given)
     model = loaded.model
+    compile_draft_ahead(model.forward([]), vocabulary_size=model.vocabulary_size, token_map=model.token_map).finish()
     info = DrafterInfo(
         kind="hf",
         name=loaded.name,

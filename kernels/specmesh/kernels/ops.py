@@ -7,6 +7,7 @@ on the CPU. Importing this needs neither.
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,12 +23,17 @@ from specmesh.kernels.reference.logprobs import emitted_logprobs
 from specmesh.kernels.reference.verify import verify_batch
 from specmesh.runtime.rows import encode_row
 
+if TYPE_CHECKING:
+    from specmesh.kernels.compiled.ahead import CompileAhead
+
 __all__ = [
     "Distribution",
     "DraftInput",
     "DraftedToken",
     "VerifyInput",
     "VerifyOutcome",
+    "compile_draft_ahead",
+    "compile_verify_ahead",
     "draft_step",
     "sample_sparse",
     "score_sparse",
@@ -68,6 +74,40 @@ def verify(
     logprobs = emitted_logprobs(batch, result, num_top or [None] * len(inputs))
     outcomes = zip(result.num_accepted.tolist(), result.next_token.tolist(), result.finite.tolist(), strict=True)
     return [VerifyOutcome(*outcome, logprobs[b]) for b, outcome in enumerate(outcomes)]
+
+
+class Ready:
+    """What there is to wait for where nothing is compiled."""
+
+    def finish(self) -> None:
+        """At once."""
+
+
+def compile_verify_ahead(
+    logits: Tensor, *, vocabulary_size: int, max_block_length: int, max_rows: int
+) -> "Ready | CompileAhead":
+    """Begin to compile all of `verify` that blocks and batches (rows of logits) up to these sizes can need.
+
+    `logits` `[R, W]`, R may be 0: of the type, the width and on the device that they will have. All is there when
+    `finish` of what is returned has been; it runs the kernels once and raises what compiling raised.
+    """
+    if not _compiled(logits):
+        return Ready()
+    from specmesh.kernels.compiled.ahead import compile_verify
+    from specmesh.kernels.compiled.forms import Requests
+
+    return compile_verify(logits, vocabulary_size, Requests(max_block_length, max_rows))
+
+
+def compile_draft_ahead(
+    logits: Tensor, *, vocabulary_size: int, token_map: Tensor | None = None
+) -> "Ready | CompileAhead":
+    """The same of `draft_step` and `score_tokens`, which need no bounds."""
+    if not _compiled(logits):
+        return Ready()
+    from specmesh.kernels.compiled.ahead import compile_draft
+
+    return compile_draft(logits, vocabulary_size, token_map)
 
 
 @cache

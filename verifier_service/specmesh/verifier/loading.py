@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specmesh.kernels.ops import compile_verify_ahead
 from specmesh.model.blocks import BLOCK_TOKENS
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.place import Place
@@ -16,7 +17,7 @@ from specmesh.runtime.config import ConfigError
 from specmesh.runtime.contract import CONTRACT_VERSION
 from specmesh.runtime.pinning import check_pinned
 from specmesh.runtime.types import ServiceInfo
-from specmesh.verifier.config import TABLE_PREFIX, VerifierConfig
+from specmesh.verifier.config import TABLE_PREFIX, EngineConfig, VerifierConfig
 from specmesh.verifier.followers import Watchdog
 from specmesh.verifier.paged import PagedBackend
 from specmesh.verifier.service import Tokenizer
@@ -24,7 +25,9 @@ from specmesh.verifier.target import TargetModel, load_table
 
 if TYPE_CHECKING:
     from specmesh.model.loading import LoadedModel
+    from specmesh.model.paged import PagedModel
     from specmesh.model.ranks import Ranks
+    from specmesh.model.sharded import ShardedModel
 
 MAX_BLOCKS = 1 << 18
 """Four million tokens: more bookkeeping than that is not worth its memory, whatever a block costs."""
@@ -101,7 +104,7 @@ def _load_model(config: VerifierConfig, place: Place | None) -> Loaded:
     if place is None:
         model = _read_model(config, None)
         backend = _backend(config, model.model)
-        model.model.warm_up(config.engine.max_verify_rows, config.engine.max_prefill_tokens)
+        _warm_up(config.engine, model.model, model.model)
         end = _nothing
     else:
         from specmesh.model.ranks import join
@@ -111,7 +114,7 @@ def _load_model(config: VerifierConfig, place: Place | None) -> Loaded:
         model = _read_model(config, ranks)
         target = ShardedModel(model.model, ranks)
         backend = _backend(config, target, watch=Watchdog(config.rank_timeout_seconds))
-        target.warm_up(config.engine.max_verify_rows, config.engine.max_prefill_tokens)
+        _warm_up(config.engine, target, model.model)
         end = target.end
     info = _info(
         config,
@@ -126,6 +129,18 @@ def _load_model(config: VerifierConfig, place: Place | None) -> Loaded:
     special = tuple(files.special_tokens.items())
     tokenizer = Tokenizer(files.tokenizer_json, files.chat_template, special, tuple(files.eos_token_ids))
     return Loaded(backend, info, tokenizer, end)
+
+
+def _warm_up(engine: EngineConfig, target: "PagedModel | ShardedModel", model: "PagedModel") -> None:
+    """On a GPU: record the forwards of ticks, and compile meanwhile what verifies blocks; `model`: this process's."""
+    verification = compile_verify_ahead(
+        model.forward([]),
+        vocabulary_size=model.vocabulary_size,
+        max_block_length=engine.max_block_length,
+        max_rows=engine.max_verify_rows,
+    )
+    target.warm_up(engine.max_verify_rows, engine.max_prefill_tokens)
+    verification.finish()
 
 
 def _backend(config: VerifierConfig, target: TargetModel, watch: Watchdog | None = None) -> PagedBackend:

@@ -10,6 +10,8 @@ from specmesh.kernels.compiled.law import divided
 from specmesh.kernels.compiled.philox import philox, uniform_of
 
 _ACCEPT = tl.constexpr(1)
+_UNROLLED = tl.constexpr(8)
+"""Rows of a block: code for each of more takes longer to compile than it saves."""
 
 
 @triton.jit
@@ -28,14 +30,24 @@ def accepted_by_token(ratio, u, places, length, LP: tl.constexpr):
 
 
 @triton.jit
+def next_reach(reach, reaches, ratio, places, i):
+    """P_i, and all of them so far."""
+    product = reach * tl.sum(tl.where(places == i - 1, ratio, 0.0), 0)
+    reach = tl.where(product >= 1.0, 1.0, product)
+    return reach, tl.where(places == i, reach, reaches)
+
+
+@triton.jit
 def reach_of(ratio, places, LP: tl.constexpr):
     """BLOCK: P_i, `[LP]`: P_0 = 1, P_i = min(1, P_{i-1} T / D), and a NaN stays one (a minimum would drop it)."""
-    reach = 1.0
+    reach = tl.sum(tl.where(places == 0, 1.0, 0.0), 0)
     reaches = tl.full((LP,), 1.0, tl.float32)
-    for i in tl.static_range(1, LP):
-        product = reach * tl.sum(tl.where(places == i - 1, ratio, 0.0), 0)
-        reach = tl.where(product >= 1.0, 1.0, product)
-        reaches = tl.where(places == i, reach, reaches)
+    if LP <= _UNROLLED:
+        for i in tl.static_range(1, LP):
+            reach, reaches = next_reach(reach, reaches, ratio, places, i)
+    else:
+        for i in range(1, LP):
+            reach, reaches = next_reach(reach, reaches, ratio, places, i)
     return reaches
 
 

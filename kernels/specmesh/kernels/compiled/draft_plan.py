@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specmesh.kernels.compiled import fields
 from specmesh.kernels.compiled.draft_rows import draft_row, row_units
+from specmesh.kernels.compiled.launching import Launch
 from specmesh.kernels.compiled.pack import pack
 from specmesh.kernels.compiled.pass_one import pass_one
 from specmesh.kernels.inputs import DraftInput, VerifyInput
@@ -103,28 +104,37 @@ class DraftPlan:
         self._numbers[: len(numbers)].copy_(self._host_numbers[: len(numbers)], non_blocking=True)
 
     def launch(self, logits: Tensor, form: DraftForm) -> None:
-        """Three launches on the current stream, nothing else."""
-        tuning, chunks = self.tuning, self.num_chunks
-        target = (logits, logits.stride(0), logits.stride(1), self.columns)
-        meta = (self._numbers, self.capacity.rows)
-        early = {"launch_pdl": True} if self._early else {}
+        """`launches` on the current stream, nothing else."""
+        for launch in self.launches(logits, form):
+            launch.run()
+
+    def launches(self, logits: Tensor, form: DraftForm) -> list[Launch]:
+        """Three, in order."""
+        tuning, chunks, groups = self.tuning, self.num_chunks, self.num_groups
+        shared = (
+            logits, logits.stride(0), logits.stride(1), self.columns, self._numbers, self.capacity.rows,
+            self._partials,
+        )  # fmt: skip
         # What rounding sees is the reference's: products and sums apart.
         cut: dict[str, int] = {"ADJUST": form.adjust, "EARLY": self._early, "enable_fp_fusion": False}
-        chunk_tile = triton.next_power_of_2(chunks)
-        pass_one[(chunks, form.rows)](
-            *target, *meta, self._partials, self._groups, chunks, self.num_groups,
-            CHUNK=tuning.chunk, GROUP=self.group, TRUNCATE=True, num_warps=tuning.chunk_warps, **cut,
+        by_chunk = {**cut, "CHUNK": tuning.chunk, "num_warps": tuning.chunk_warps}
+        early = {"launch_pdl": True} if self._early else {}
+        chunk_tile = {"CHUNKS": triton.next_power_of_2(chunks), **early}
+        by_row = {
+            **cut, **chunk_tile, "GROUP": self.group, "GROUPS": triton.next_power_of_2(groups),
+            "MAP": self.token_map is not None, "num_warps": tuning.row_warps,
+        }  # fmt: skip
+        room = (
+            self._masses, self._groups, self._chosen, self._listed,
+            self._numbers if self.token_map is None else self.token_map, self._out, chunks, groups, form.room,
         )  # fmt: skip
-        row_units[(chunks, form.rows)](
-            *target, *meta, self._partials, self._masses, chunks, CHUNK=tuning.chunk, CHUNKS=chunk_tile,
-            num_warps=tuning.chunk_warps, **cut, **early,
-        )  # fmt: skip
-        draft_row[(form.rows,)](
-            *target, *meta, self._partials, self._masses, self._groups, self._chosen, self._listed,
-            self._numbers if self.token_map is None else self.token_map, self._out, chunks, self.num_groups, form.room,
-            CHUNKS=chunk_tile, GROUP=self.group, GROUPS=triton.next_power_of_2(self.num_groups),
-            MAP=self.token_map is not None, num_warps=tuning.row_warps, **cut, **early,
-        )  # fmt: skip
+        grid = (chunks, form.rows)
+        return [
+            Launch(pass_one, grid, (*shared, self._groups, chunks, groups), {**by_chunk, "GROUP": self.group,
+                   "TRUNCATE": True}),
+            Launch(row_units, grid, (*shared, self._masses, chunks), {**by_chunk, **chunk_tile}),
+            Launch(draft_row, (form.rows,), (*shared, *room), by_row),
+        ]  # fmt: skip
 
     def fetch(self, form: DraftForm) -> DrawnRows:
         """One copy; waits for the device."""

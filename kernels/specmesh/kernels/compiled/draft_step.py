@@ -16,8 +16,8 @@ from specmesh.kernels.compiled.draft_plan import (
     DrawnRows,
     pack_rows,
 )
+from specmesh.kernels.compiled.forms import Tuning
 from specmesh.kernels.compiled.heads import Head, head_of
-from specmesh.kernels.compiled.plan import Tuning
 from specmesh.kernels.compiled.verify import MAX_ROWS, doubled, run
 from specmesh.kernels.inputs import DraftedToken, DraftInput, VerifyInput
 from specmesh.kernels.packing import check_counts, check_draft_shapes

@@ -7,11 +7,26 @@ the launch before, waits, and goes on. `launches_early` says where that can be h
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 # ruff: noqa: ANN201
 
+from collections.abc import Mapping
 from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+
+
+class Launch(NamedTuple):
+    """A kernel, and what it is launched with."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+
+    def run(self) -> None:
+        """On the current stream."""
+        self.kernel[self.grid](*self.arguments, **self.options)
 
 
 @triton.jit

@@ -11,41 +11,13 @@ from torch import Tensor
 
 from specmesh.kernels.compiled import fields
 from specmesh.kernels.compiled.accept import accept
+from specmesh.kernels.compiled.forms import Form, Tuning, form_of
+from specmesh.kernels.compiled.launching import Launch
 from specmesh.kernels.compiled.pack import Packed, pack
 from specmesh.kernels.compiled.pass_one import pass_one
 from specmesh.kernels.compiled.sample import sample
 from specmesh.kernels.compiled.threshold import threshold
 from specmesh.kernels.inputs import VerifyInput
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """How the work is cut. What rounding sees follows the vocabulary alone: an outcome must not depend on its batch."""
-
-    chunk: int = 4096
-    small_chunk: int = 2048
-    """Of vocabularies up to `small_vocabulary`, whose rows have too few chunks to fill a GPU."""
-    small_vocabulary: int = 65536
-    chunk_warps: int = 4
-    accept_warps: int = 4
-    draw_tile: int = 1024
-    draw_warps: int = 1
-    small_draw_tile: int = 512
-    """Where programs of launch three would be `few_programs` or less."""
-    few_programs: int = 512
-    large_draw_tile: int = 2048
-    large_draw_warps: int = 2
-    """Where all rows are drawn from and the programs would be more than `many_programs`."""
-    many_programs: int = 2048
-    draw_programs: int = 4224
-    """Of launch three, at most about so many: then each takes several tiles, which changes no result."""
-    max_row_tile: int = 128
-    group: int = 32
-    """Ids of which a truncated row keeps one maximum; more of them when the groups would be more than `max_groups`."""
-    max_groups: int = 4096
-    few_candidates: int = 128
-    most_candidates: int = 2048
-    threshold_warps: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +31,6 @@ class Capacity:
     def holds(self, other: "Capacity") -> bool:
         """Whether a batch of that size fits."""
         return self.rows >= other.rows and self.sessions >= other.sessions and self.numbers >= other.numbers
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What of a batch chooses the compiled code: equal forms, the same code. `rows` and `sessions` are grid sizes;
-    `long_rows`: a row is longer than `row_tile`, and what goes on behind it is left out of the code otherwise.
-    """
-
-    rows: int
-    sessions: int
-    length: int
-    row_tile: int
-    long_rows: bool
-    adjust: bool
-    truncate: bool
-    by_row: bool
-    greedy: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,69 +104,66 @@ class VerifyPlan:
 
     def form_of(self, packed: Packed) -> Form:
         """The code that a batch needs."""
-        return Form(
-            rows=packed.num_rows,
-            sessions=packed.num_sessions,
-            length=max(triton.next_power_of_2(packed.length + 1), 2),
-            row_tile=min(max(triton.next_power_of_2(packed.row_size), 16), self.tuning.max_row_tile),
-            long_rows=packed.row_size > self.tuning.max_row_tile,
-            adjust=packed.adjust,
-            truncate=packed.truncate,
-            by_row=packed.coupled,
-            greedy=packed.greedy,
-        )
+        return form_of(packed, self.vocabulary_size, self.chunk, self.tuning)
 
     def launch(self, logits: Tensor, form: Form, token_map: Tensor | None = None) -> None:
-        """Two or three launches on the current stream, nothing else.
+        """`launches` on the current stream, nothing else."""
+        for launch in self.launches(logits, form, token_map):
+            launch.run()
+
+    def launches(self, logits: Tensor, form: Form, token_map: Tensor | None = None) -> list[Launch]:
+        """Two or three, in order.
 
         `token_map` `[V]` int64: the logits' columns are those of a head over these ids; what comes out are columns.
         """
-        tuning, chunks = self.tuning, self.num_chunks
         target = (logits, logits.stride(0), logits.stride(1), self.vocabulary_size)
         meta = (self._numbers, self.capacity.rows)
-        results = (self._out, self._drawn, self._logprobs)
-        early = {"launch_pdl": True} if self._early else {}
         cut: dict[str, int] = {"ADJUST": form.adjust, "EARLY": self._early, "enable_fp_fusion": True}
-        pass_one[(chunks, form.rows)](
-            *target, *meta, self._partials, self._groups, chunks, self.num_groups,
-            CHUNK=self.chunk, GROUP=self.group, TRUNCATE=form.truncate, num_warps=tuning.chunk_warps, **cut,
+        first = Launch(
+            pass_one, (self.num_chunks, form.rows),
+            (*target, *meta, self._partials, self._groups, self.num_chunks, self.num_groups),
+            {"CHUNK": self.chunk, "GROUP": self.group, "TRUNCATE": form.truncate, "num_warps": self.tuning.chunk_warps}
+            | cut,
         )  # fmt: skip
-        cut = {**cut, "LP": form.length, "KP": form.row_tile}
-        decide = {"CHUNKS": triton.next_power_of_2(chunks), "LONG": form.long_rows}
-        if form.truncate:
-            threshold[(form.rows,)](
-                *target, *meta, self._partials, self._groups, self._chosen, self._candidates, self._states,
-                self._row_draws, self._arrived, *results, chunks, self.num_groups, GROUP=self.group,
-                GROUPS=triton.next_power_of_2(self.num_groups), FEW=tuning.few_candidates, MOST=tuning.most_candidates,
-                num_warps=tuning.threshold_warps, **decide, **cut, **early,
-            )  # fmt: skip
-        else:
-            accept[(form.sessions,)](
-                *target, *meta, self._partials, self._states, self._row_draws, *results, chunks,
-                num_warps=tuning.accept_warps, **decide, **cut, **early,
-            )  # fmt: skip
-        if form.greedy:
-            return
-        items = form.rows if form.by_row else form.sessions
-        tile, warps = self.draw_tile(items, form.by_row)
-        tiles = triton.cdiv(self.vocabulary_size, tile)
-        per_program = max(1, tiles * items // tuning.draw_programs)
-        sample[(triton.cdiv(tiles, per_program), items)](
-            *target, *meta, self._partials, self._states, self._row_draws, self._arrived, *results,
-            self._numbers if token_map is None else token_map, chunks, per_program, TILE=tile,
-            CHUNK=self.chunk, TRUNCATE=form.truncate, BY_ROW=form.by_row, MAP=token_map is not None,
-            num_warps=warps, **cut, **early,
-        )  # fmt: skip
+        if self._early:
+            cut["launch_pdl"] = True
+        launches = [first, self._decision((*target, *meta, self._partials), form, cut)]
+        if not form.greedy:
+            launches.append(self._draw((*target, *meta, self._partials), form, token_map, cut))
+        return launches
 
-    def draw_tile(self, items: int, by_row: bool) -> tuple[int, int]:
-        """(ids at a time, warps) of a program of launch three when so many rows or sessions are drawn from."""
+    def _decision(self, shared: tuple[object, ...], form: Form, cut: dict[str, int]) -> Launch:
+        tuning, chunks = self.tuning, self.num_chunks
+        results = (self._out, self._drawn, self._logprobs)
+        cut = {
+            **cut, "LP": form.length, "KP": form.row_tile, "LONG": form.long_rows,
+            "CHUNKS": triton.next_power_of_2(chunks),
+        }  # fmt: skip
+        if not form.truncate:
+            arguments = (*shared, self._states, self._row_draws, *results, chunks)
+            return Launch(accept, (form.sessions,), arguments, {**cut, "num_warps": tuning.accept_warps})
+        cut |= {
+            "GROUP": self.group, "GROUPS": triton.next_power_of_2(self.num_groups), "FEW": tuning.few_candidates,
+            "MOST": tuning.most_candidates, "num_warps": tuning.threshold_warps,
+        }  # fmt: skip
+        room = (self._groups, self._chosen, self._candidates, self._states, self._row_draws, self._arrived)
+        return Launch(threshold, (form.rows,), (*shared, *room, *results, chunks, self.num_groups), cut)
+
+    def _draw(self, shared: tuple[object, ...], form: Form, token_map: Tensor | None, cut: dict[str, int]) -> Launch:
         tuning = self.tuning
-        programs = triton.cdiv(self.vocabulary_size, tuning.draw_tile) * items
-        if programs <= tuning.few_programs:
-            return min(tuning.draw_tile, tuning.small_draw_tile), tuning.draw_warps
-        if by_row and programs > tuning.many_programs:
-            return min(self.chunk, tuning.large_draw_tile), tuning.large_draw_warps
-        return tuning.draw_tile, tuning.draw_warps
+        items = form.rows if form.by_row else form.sessions
+        tiles = triton.cdiv(self.vocabulary_size, form.tile)
+        per_program = max(1, tiles * items // tuning.draw_programs)
+        arguments = (
+            *shared, self._states, self._row_draws, self._arrived, self._out, self._drawn, self._logprobs,
+            self._numbers if token_map is None else token_map, self.num_chunks, per_program,
+        )  # fmt: skip
+        cut = {
+            **cut, "TILE": form.tile, "CHUNK": self.chunk, "LP": max(form.length, tuning.block_rows[1]),
+            "KP": tuning.row_tile, "TRUNCATE": form.truncate, "BY_ROW": form.by_row, "MAP": token_map is not None,
+            "num_warps": form.warps,
+        }  # fmt: skip
+        return Launch(sample, (triton.cdiv(tiles, per_program), items), arguments, cut)
 
     def fetch(self, form: Form) -> "Outcomes":
         """One copy; waits for the device."""

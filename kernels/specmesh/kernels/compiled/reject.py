@@ -67,10 +67,16 @@ def tile_inside(tile, scale):
 
 
 @triton.jit
+def best_of_ratios(ratios, ids):
+    """Each row's best of `[LP, KP]`: (p / E, token); of equal ones the lower id."""
+    most = tl.max(ratios, 1)
+    return most, tl.min(tl.where(ratios == most[:, None], ids, _NO_COLUMN), 1)
+
+
+@triton.jit
 def better(best, ratios, ids):
     """The better of (p / E, token) `[LP]` and each row's best of `[LP, KP]`; of equal ones the lower id."""
-    most = tl.max(ratios, 1)
-    token = tl.min(tl.where(ratios == most[:, None], ids, _NO_COLUMN), 1)
+    most, token = best_of_ratios(ratios, ids)
     wins = (most > best[0]) | ((most == best[0]) & (token < best[1]))
     return tl.where(wins, most, best[0]), tl.where(wins, token, best[1])
 
@@ -82,19 +88,19 @@ def residual_ratios(tile, scale):
 
 
 @triton.jit
-def best_members(
-    target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, RESIDUAL: tl.constexpr,
-    KP: tl.constexpr, LONG: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
+def through_rows(
+    target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, residual, KP: tl.constexpr,
+    ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
-    """Each row's best own id, `[LP]`: (p / E, id), p the residual or T; a ratio of 0 is no draw at all."""
-    ratios = residual_ratios(tile, scale) if RESIDUAL else tile[1] * tile[3]
-    best = (tl.max(ratios, 1), tl.min(tl.where(ratios == tl.max(ratios, 1)[:, None], tile[0], _NO_COLUMN), 1))
-    if LONG:
-        for first in range(KP, longest, KP):
-            more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
-            more = with_law(more, state, temperature, TRUNCATE)
-            best = better(best, residual_ratios(more, scale) if RESIDUAL else more[1] * more[3], more[0])
-    return best
+    """Each row's (sum of (scale T - D)+, best p / E, its id), `[LP]`; p the residual or T, a ratio of 0 is no draw."""
+    inside = tile_inside(tile, scale)
+    best = best_of_ratios(tl.where(residual, residual_ratios(tile, scale), tile[1] * tile[3]), tile[0])
+    for first in range(KP, longest, KP):
+        more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
+        more = with_law(more, state, temperature, TRUNCATE)
+        inside += tile_inside(more, scale)
+        best = better(best, tl.where(residual, residual_ratios(more, scale), more[1] * more[3]), more[0])
+    return inside, best[0], best[1]
 
 
 @triton.jit
@@ -109,6 +115,22 @@ def block_of(meta, fields, length, LP: tl.constexpr):
 
 
 @triton.jit
+def accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP: tl.constexpr):
+    """How many drafts stand."""
+    if rule == RULE_BLOCK:
+        accepted = accepted_by_block(scale, mass, inside, u, places, length)
+    else:
+        accepted = accepted_by_token(ratio, u, places, length, LP)
+    return accepted
+
+
+@triton.jit
+def is_empty(best, places, accepted):
+    """Whether the residual is empty where the block ends; it is so by rounding."""
+    return tl.max(tl.where((places == accepted) & (best == 0.0), 1, 0), 0) > 0
+
+
+@triton.jit
 def decide(
     target, meta, fields, rule, key, rows, length, block, first_tile, own, u, state, temperature, LP: tl.constexpr,
     KP: tl.constexpr, LONG: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
@@ -116,7 +138,8 @@ def decide(
     """(accepted, ln T of the drafted tokens, each row's best own id: ln of (p / E / P), id).
 
     An empty residual is so by rounding: then p is T, and the logarithm -inf. Rows longer than a tile (LONG: the batch
-    has some) are gone through again for each sum.
+    has some) are gone through again for each sum; the code for that is there as few times as can be, as it is what
+    takes long to compile.
     """
     places = tl.arange(0, LP)
     longest = tl.max(block[2] - block[1], 0) // 2
@@ -135,21 +158,26 @@ def decide(
     scale = tl.full((LP,), 1.0, tl.float32)
     if rule == RULE_BLOCK:
         scale = reach_of(ratio, places, LP)
-        inside = tile_inside(tile, scale)
-        if LONG:
-            for first in range(KP, longest, KP):
-                more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
-                inside += tile_inside(with_law(more, state, temperature, TRUNCATE), scale)
-        accepted = accepted_by_block(scale, mass, inside, u, places, length)
+    if LONG:
+        accepted = length * 0
+        best, token = scale, block[0]
+        times, number = 0, 1
+        while times < number:
+            inside, most, token = through_rows(
+                target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, times == 0, KP,
+                ADJUST, TRUNCATE,
+            )  # fmt: skip
+            if times == 0:
+                best = most
+                accepted = accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP)
+                number = tl.where(is_empty(best, places, accepted), 2, 1)
+            times += 1
     else:
-        accepted = accepted_by_token(ratio, u, places, length, LP)
-    best, token = best_members(
-        target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, True, KP, LONG, ADJUST,
-        TRUNCATE,
-    )  # fmt: skip
-    if tl.max(tl.where((places == accepted) & (best == 0.0), 1, 0), 0) > 0:
-        token = best_members(
-            target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, False, KP, LONG, ADJUST,
-            TRUNCATE,
-        )[1]  # fmt: skip
+        inside = scale
+        if rule == RULE_BLOCK:
+            inside = tile_inside(tile, scale)
+        accepted = accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP)
+        best, token = best_of_ratios(residual_ratios(tile, scale), tile[0])
+        if is_empty(best, places, accepted):
+            token = best_of_ratios(tile[1] * tile[3], tile[0])[1]
     return accepted, log_target, tl.log(best) - tl.log(scale), token

@@ -44,13 +44,31 @@ def weigh(scores, inside, law):
 
 
 @triton.jit
-def row_tile_at(source, first, ADJUST: tl.constexpr):
+def row_tile_at(
+    logits, stride_row, stride_column, vocabulary, meta, fields, row, at, first, ADJUST: tl.constexpr
+):  # fmt: skip
     """(scores, columns, which are any) of the ids `first ..` of the row."""
-    target, vocabulary, meta, fields, row, at = source
     columns = first + tl.arange(0, _TILE)
     inside = columns < vocabulary
-    scores = scores_at(target[0], row, target[1], target[2], columns, inside, meta, fields, at, ADJUST)
+    scores = scores_at(logits, row, stride_row, stride_column, columns, inside, meta, fields, at, ADJUST)
     return scores, columns, inside
+
+
+@triton.jit(noinline=True)
+def measure_row(
+    key, logits, stride_row, stride_column, vocabulary, meta, fields, row, at, peak, temperature, ADJUST: tl.constexpr
+):  # fmt: skip
+    """`measure` of the whole row; called, as its code within a search takes seconds to compile."""
+    number = 0
+    mass = peak * 0.0
+    for first in range(0, vocabulary, _TILE):
+        scores, _, inside = row_tile_at(
+            logits, stride_row, stride_column, vocabulary, meta, fields, row, at, first, ADJUST
+        )
+        keys, weights = weigh(scores, inside, (peak, temperature))
+        number += tl.sum((inside & (keys >= key)).to(tl.int32), 0)
+        mass += tl.sum(tl.where(keys >= key, weights, 0.0), 0)
+    return number, mass
 
 
 @triton.jit
@@ -60,46 +78,78 @@ def measure(key, tile, fits, source, law, ADJUST: tl.constexpr):
         number = tl.sum((tile[0] >= key).to(tl.int32), 0)
         mass = tl.sum(tl.where(tile[0] >= key, tile[1], 0.0), 0)
     else:
-        number = 0
-        mass = tl.sum(tile[1] * 0.0, 0)
-        for first in range(0, source[1], _TILE):
-            scores, _, inside = row_tile_at(source, first, ADJUST)
-            keys, weights = weigh(scores, inside, law)
-            number += tl.sum((inside & (keys >= key)).to(tl.int32), 0)
-            mass += tl.sum(tl.where(keys >= key, weights, 0.0), 0)
+        target, vocabulary, meta, fields, row, at = source
+        number, mass = measure_row(
+            key, target[0], target[1], target[2], vocabulary, meta, fields, row, at, law[0], law[1], ADJUST
+        )
     return number, mass
 
 
 @triton.jit
 def last_key(low, high, needed, by_number, tile, fits, source, law, ADJUST: tl.constexpr):
-    """The largest key from `low` on (below `high`) from which tokens number, or weigh, at least `needed`."""
+    """(the largest key from `low` on from which tokens number, or weigh, at least `needed`, number and weight of those
+    above it); nothing is at `high`.
+    """
     low = low.to(tl.int64)
     high = high.to(tl.int64)
+    above = tl.sum(tl.zeros((1,), tl.int32), 0)
+    mass_above = tl.sum(tl.zeros((1,), tl.float32), 0)
     while high - low > 1:
         middle = (low + high) >> 1
         number, mass = measure(middle.to(tl.int32), tile, fits, source, law, ADJUST)
         enough = tl.where(by_number, number.to(tl.float32), mass) >= needed
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
-    return low.to(tl.int32)
+        above = tl.where(enough, above, number)
+        mass_above = tl.where(enough, mass_above, mass)
+    return low.to(tl.int32), above, mass_above
+
+
+@triton.jit(noinline=True)
+def last_tie_of_row(
+    edge, room, logits, stride_row, stride_column, vocabulary, meta, fields, row, at, ADJUST: tl.constexpr
+):  # fmt: skip
+    """`last_tie` in the whole row."""
+    tie = -1
+    number = 0
+    for first in range(0, vocabulary, _TILE):
+        scores, columns, inside = row_tile_at(
+            logits, stride_row, stride_column, vocabulary, meta, fields, row, at, first, ADJUST
+        )
+        ties = (inside & (key_of_score(scores) == edge)).to(tl.int32)
+        kept = (ties != 0) & (number + tl.cumsum(ties, 0) <= room)
+        tie = tl.maximum(tie, tl.max(tl.where(kept, columns, -1), 0))
+        number += tl.sum(ties, 0)
+    return tie
 
 
 @triton.jit
-def last_tie(edge, room, tile, fits, source, law, ADJUST: tl.constexpr):
+def last_tie(edge, room, tile, fits, source, ADJUST: tl.constexpr):
     """The column of the `room`-th token on the edge, ids ascending."""
     if fits:
         ties = (tile[0] == edge).to(tl.int32)
         tie = tl.max(tl.where((ties != 0) & (tl.cumsum(ties, 0) <= room), tile[2], -1), 0)
     else:
-        tie = tl.max(tile[2] * 0 - 1, 0)
-        number = 0
-        for first in range(0, source[1], _TILE):
-            scores, columns, inside = row_tile_at(source, first, ADJUST)
-            ties = (inside & (key_of_score(scores) == edge)).to(tl.int32)
-            kept = (ties != 0) & (number + tl.cumsum(ties, 0) <= room)
-            tie = tl.maximum(tie, tl.max(tl.where(kept, columns, -1), 0))
-            number += tl.sum(ties, 0)
+        target, vocabulary, meta, fields, row, at = source
+        tie = last_tie_of_row(edge, room, target[0], target[1], target[2], vocabulary, meta, fields, row, at, ADJUST)
     return tie
+
+
+@triton.jit(noinline=True)
+def kept_mass_of_row(
+    edge, tie, floor, logits, stride_row, stride_column, vocabulary, meta, fields, row, at, peak, temperature,
+    ADJUST: tl.constexpr,
+):  # fmt: skip
+    """`kept_mass` of the whole row."""
+    mass = peak * 0.0
+    for first in range(0, vocabulary, _TILE):
+        scores, columns, inside = row_tile_at(
+            logits, stride_row, stride_column, vocabulary, meta, fields, row, at, first, ADJUST
+        )
+        keys, weights = weigh(scores, inside, (peak, temperature))
+        kept = (keys > edge) | ((keys == edge) & (columns <= tie))
+        mass += tl.sum(tl.where(kept & (divided(scores - peak, temperature) >= floor), weights, 0.0), 0)
+    return mass
 
 
 @triton.jit
@@ -109,39 +159,43 @@ def kept_mass(edge, tie, floor, tile, fits, source, law, ADJUST: tl.constexpr):
         kept = (tile[0] > edge) | ((tile[0] == edge) & (tile[2] <= tie))
         mass = tl.sum(tl.where(kept & (tile[3] >= floor), tile[1], 0.0), 0)
     else:
-        mass = tl.sum(tile[1] * 0.0, 0)
-        for first in range(0, source[1], _TILE):
-            scores, columns, inside = row_tile_at(source, first, ADJUST)
-            keys, weights = weigh(scores, inside, law)
-            kept = (keys > edge) | ((keys == edge) & (columns <= tie))
-            mass += tl.sum(tl.where(kept & (divided(scores - law[0], law[1]) >= floor), weights, 0.0), 0)
+        target, vocabulary, meta, fields, row, at = source
+        mass = kept_mass_of_row(
+            edge, tie, floor, target[0], target[1], target[2], vocabulary, meta, fields, row, at, law[0], law[1],
+            ADJUST,
+        )  # fmt: skip
     return mass
+
+
+@triton.jit
+def ties_for(needed, mass_above, weight, vocabulary):
+    """How many tokens of that weight each are taken beside `mass_above` for a mass of `needed`, one at least."""
+    ties = tl.where(weight > 0.0, tl.ceil((needed - mass_above) / tl.where(weight > 0.0, weight, 1.0)), 1.0)
+    return tl.minimum(tl.maximum(ties, 1.0), vocabulary.to(tl.float32)).to(tl.int32)
 
 
 @triton.jit
 def edge_of(pivot, whole, limit, top_p, tile, fits, source, law, ADJUST: tl.constexpr):
     """(key of the edge, last column kept on it): of the `limit` largest the fewest that weigh `top_p` of them.
 
-    `whole`: the row's weight, for when nothing is limited.
+    `whole`: the row's weight, for when nothing is limited. Both searches are one loop, else its code were there twice.
     """
     vocabulary = source[1]
     edge = key_of_score(pivot)
     high = key_of_score(law[0]).to(tl.int64) + 1
     room = vocabulary
-    if limit < vocabulary:
-        edge = last_key(edge, high, limit.to(tl.float32), True, tile, fits, source, law, ADJUST)
-        above, mass = measure(edge + 1, tile, fits, source, law, ADJUST)
-        room = limit - above
-        whole = mass + room.to(tl.float32) * weight_of_key(edge, law)
-    if top_p < 1.0:
-        limited_edge = edge
-        edge = last_key(edge, high, top_p * whole, False, tile, fits, source, law, ADJUST)
-        above, mass = measure(edge + 1, tile, fits, source, law, ADJUST)
-        weight = weight_of_key(edge, law)
-        needed = tl.where(weight > 0.0, tl.ceil((top_p * whole - mass) / tl.where(weight > 0.0, weight, 1.0)), 1.0)
-        needed = tl.minimum(tl.maximum(needed, 1.0), vocabulary.to(tl.float32)).to(tl.int32)
-        room = tl.where(edge == limited_edge, tl.minimum(room, needed), needed)
+    for search in range(2):
+        by_number = search == 0
+        if tl.where(by_number, limit < vocabulary, top_p < 1.0):
+            before = edge
+            needed = tl.where(by_number, limit.to(tl.float32), top_p * whole)
+            edge, above, mass = last_key(before, high, needed, by_number, tile, fits, source, law, ADJUST)
+            weight = weight_of_key(edge, law)
+            ties = ties_for(needed, mass, weight, vocabulary)
+            ties = tl.where(edge == before, tl.minimum(room, ties), ties)
+            room = tl.where(by_number, limit - above, ties)
+            whole = tl.where(by_number, mass + room.to(tl.float32) * weight, whole)
     tie = vocabulary
     if (limit < vocabulary) | (top_p < 1.0):
-        tie = last_tie(edge, room, tile, fits, source, law, ADJUST)
+        tie = last_tie(edge, room, tile, fits, source, ADJUST)
     return edge, tie

@@ -8,8 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specmesh.kernels.compiled.forms import Tuning
 from specmesh.kernels.compiled.pack import Packed, pack
-from specmesh.kernels.compiled.plan import Capacity, Outcomes, Tuning, VerifyPlan
+from specmesh.kernels.compiled.plan import Capacity, Outcomes, VerifyPlan
 from specmesh.kernels.inputs import VerifyInput, VerifyOutcome
 from specmesh.kernels.packing import check_counts, check_shapes, pack_verify
 from specmesh.kernels.reference.batch import VerifyResult
