@@ -11,6 +11,7 @@ import triton.language as tl
 from compiled_verify import ALIKE, DEVICE, compiled_verify
 
 from specmesh.kernels.compiled.decide import accepted_by_block, accepted_by_token, reach_of
+from specmesh.kernels.compiled.reject import units_in_row
 from specmesh.kernels.inputs import VerifyInput
 from specmesh.kernels.reference.philox import key_tensor, philox, uniform_from_words
 from specmesh.runtime.contract import ROW_TOTAL, Purpose
@@ -60,6 +61,29 @@ def test_zero_over_zero_counts_as_one_and_a_nan_keeps_nothing() -> None:
     """C3: T = D."""
     assert decided([1.0] * 3, [0.9, 0.9, 1.0], [1.0] * 3, [0.0] * 3) == [2, 2]
     assert decided([1.0, torch.nan, 1.0], [0.0] * 3, [1.0] * 3, [0.0] * 3) == [1, 1]
+
+
+@triton.jit
+def units_kernel(shares, units, ROWS: tl.constexpr, SIZE: tl.constexpr):  # noqa: ANN001, ANN201, N803
+    rows = tl.arange(0, ROWS)
+    tile = tl.load(shares + rows[:, None] * SIZE + tl.arange(0, SIZE)[None, :])
+    tl.store(units + rows, units_in_row(tile))
+
+
+def test_what_a_row_weighs_is_the_same_in_any_order_and_any_tile() -> None:
+    """A neighbour's longer row or block makes tiles larger; that must not change a bit of what is accepted."""
+    shares = torch.softmax(4 * torch.randn(60, generator=torch.Generator().manual_seed(3)), dim=0)
+    seen = set()
+    for rows, size in ((1, 64), (8, 64), (8, 128), (32, 128)):
+        for seed in range(3):
+            tile = torch.zeros(rows, size)
+            places = torch.randperm(size, generator=torch.Generator().manual_seed(seed))[:60]
+            tile[:, places] = shares
+            units = torch.zeros(rows, dtype=torch.int64, device=DEVICE)
+            units_kernel[(1,)](tile.to(DEVICE), units, ROWS=rows, SIZE=size)
+            seen.update(units.tolist())
+    assert len(seen) == 1
+    assert seen.pop() / 2**45 == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize(

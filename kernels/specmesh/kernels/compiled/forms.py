@@ -18,6 +18,8 @@ class Tuning:
     """Of vocabularies up to `small_vocabulary`, whose rows have too few chunks to fill a GPU."""
     small_vocabulary: int = 65536
     chunk_warps: int = 4
+    entries_per_warp: int = 512
+    """Of blocks and their rows' ids in launch two; at least `accept_warps`."""
     accept_warps: int = 4
     draw_tile: int = 1024
     draw_warps: int = 1
@@ -36,8 +38,7 @@ class Tuning:
     row_tile: int = 64
     """Ids of a draft's row at a time, where the rows of a batch are no longer and its blocks are of the shortest."""
     long_row_tile: int = 128
-    """Of other batches, at most, and so that blocks and tiles together have no more than `most_entries`."""
-    most_entries: int = 2048
+    """Of other batches. Both tiles sum a row up in one order: lane by lane of a warp, which has a row to itself."""
     group: int = 32
     """Ids of which a truncated row keeps one maximum; more of them when the groups would be more than `max_groups`."""
     max_groups: int = 4096
@@ -50,7 +51,11 @@ class Tuning:
         rows = next((size for size in self.block_rows if size > length), triton.next_power_of_2(length + 1))
         if rows == self.block_rows[0] and row_size <= self.row_tile:
             return rows, self.row_tile, False
-        return rows, min(self.long_row_tile, self.most_entries // rows), True
+        return rows, self.long_row_tile, True
+
+    def warps_for_block(self, length: int, row_tile: int) -> int:
+        """Of launch two."""
+        return min(max(self.accept_warps, length * row_tile // self.entries_per_warp), 16)
 
 
 @dataclass(frozen=True, slots=True)

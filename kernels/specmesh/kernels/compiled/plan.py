@@ -141,7 +141,8 @@ class VerifyPlan:
         }  # fmt: skip
         if not form.truncate:
             arguments = (*shared, self._states, self._row_draws, *results, chunks)
-            return Launch(accept, (form.sessions,), arguments, {**cut, "num_warps": tuning.accept_warps})
+            warps = tuning.warps_for_block(form.length, form.row_tile)
+            return Launch(accept, (form.sessions,), arguments, {**cut, "num_warps": warps})
         cut |= {
             "GROUP": self.group, "GROUPS": triton.next_power_of_2(self.num_groups), "FEW": tuning.few_candidates,
             "MOST": tuning.most_candidates, "num_warps": tuning.threshold_warps,

@@ -15,6 +15,7 @@ from specmesh.runtime.contract import ROW_TOTAL
 
 _SHARE = tl.constexpr(1.0 / ROW_TOTAL)
 _NO_COLUMN = tl.constexpr(0x7FFFFFFF)
+_UNITS = tl.constexpr(2.0**45)
 
 
 @triton.jit
@@ -60,10 +61,24 @@ def own_entry(tile, tokens):
 
 
 @triton.jit
+def units_in_row(shares):
+    """Sum of each row `[LP, KP]` of probabilities in units of 2^-45, int64: the same in any order, and so however a
+    batch's longest row and block cut the tiles.
+    """
+    return tl.sum((shares * _UNITS).to(tl.int64), 1)
+
+
+@triton.jit
+def share_of(units):
+    """A probability."""
+    return units.to(tl.float32) * (1.0 / _UNITS)
+
+
+@triton.jit
 def tile_inside(tile, scale):
-    """Sum of (scale * T - D)+ over each row of a tile."""
+    """Sum of (scale * T - D)+ over each row of a tile, in units."""
     left = scale[:, None] * tile[1] - tile[2]
-    return tl.sum(tl.where(left > 0.0, left, 0.0), 1)
+    return units_in_row(tl.where(left > 0.0, left, 0.0))
 
 
 @triton.jit
@@ -92,7 +107,10 @@ def through_rows(
     target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, residual, KP: tl.constexpr,
     ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
-    """Each row's (sum of (scale T - D)+, best p / E, its id), `[LP]`; p the residual or T, a ratio of 0 is no draw."""
+    """Each row's (sum of (scale T - D)+ in units, best p / E, its id), `[LP]`; p the residual or T.
+
+    A ratio of 0 is no draw.
+    """
     inside = tile_inside(tile, scale)
     best = best_of_ratios(tl.where(residual, residual_ratios(tile, scale), tile[1] * tile[3]), tile[0])
     for first in range(KP, longest, KP):
@@ -116,9 +134,9 @@ def block_of(meta, fields, length, LP: tl.constexpr):
 
 @triton.jit
 def accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP: tl.constexpr):
-    """How many drafts stand."""
+    """How many drafts stand; `mass` and `inside` in units."""
     if rule == RULE_BLOCK:
-        accepted = accepted_by_block(scale, mass, inside, u, places, length)
+        accepted = accepted_by_block(scale, share_of(mass), share_of(inside), u, places, length)
     else:
         accepted = accepted_by_token(ratio, u, places, length, LP)
     return accepted
@@ -145,12 +163,12 @@ def decide(
     longest = tl.max(block[2] - block[1], 0) // 2
     score, draft = own
     tile = with_law(first_tile, state, temperature, TRUNCATE)
-    mass = tl.sum(tile[1], 1)
+    mass = units_in_row(tile[1])
     if LONG:
         for first in range(KP, longest, KP):
             more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
             here = own_entry(more, block[0])
-            mass += tl.sum(with_law(more, state, temperature, TRUNCATE)[1], 1)
+            mass += units_in_row(with_law(more, state, temperature, TRUNCATE)[1])
             score, draft = score + here[0], draft + here[1]
     peak, log_sum, edge, tie, floor = state
     log_target = log_law(score, block[0], peak, log_sum, edge, tie, floor, temperature)
@@ -173,7 +191,7 @@ def decide(
                 number = tl.where(is_empty(best, places, accepted), 2, 1)
             times += 1
     else:
-        inside = scale
+        inside = mass
         if rule == RULE_BLOCK:
             inside = tile_inside(tile, scale)
         accepted = accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP)

@@ -19,18 +19,27 @@ from specmesh.kernels.compiled.fields import (
 )
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
+_UNITS = tl.constexpr(2.0**32)
+_NO_NUMBER = tl.constexpr(2**55)
+"""More units than a row of 2^23 ids has, and so few that a sum of 128 chunks of them does not overflow."""
 
 
 @triton.jit
 def row_totals(partials, rows, valid, num_chunks, temperature, CHUNKS: tl.constexpr):
-    """(maximum, ln of the sum of exp relative to it) of these rows at this temperature, `[LP]`."""
+    """(maximum, ln of the sum of exp relative to it) of these rows at this temperature, `[LP]`.
+
+    The sum is of integers, and so the same in whatever order a batch's form makes the compiler add.
+    """
     chunks = tl.arange(0, CHUNKS)[None, :]
     mask = valid[:, None] & (chunks < num_chunks)
     partial = partials + (rows[:, None] * num_chunks + chunks) * PARTIAL_FIELDS
     peaks = tl.load(partial, mask=mask, other=float("-inf"))
     sums = tl.load(partial + CHUNK_TOTAL, mask=mask, other=0.0)
     peak = tl.max(peaks, 1)
-    return peak, tl.log(tl.sum(sums * tl.exp2((peaks - peak[:, None]) * (_LOG2_E / temperature)), 1))
+    terms = sums * tl.exp2((peaks - peak[:, None]) * (_LOG2_E / temperature))
+    finite = tl.abs(terms) < float("inf")
+    units = tl.sum(tl.where(finite, (tl.where(finite, terms, 0.0) * _UNITS).to(tl.int64), _NO_NUMBER), 1)
+    return peak, tl.where(units < _NO_NUMBER, tl.log(units.to(tl.float32) * (1.0 / _UNITS)), float("nan"))
 
 
 @triton.jit
