@@ -58,6 +58,29 @@ def chunk_scores(raw, vocabulary, meta, fields, lanes, first, at, CHUNK: tl.cons
     return scores
 
 
+@triton.jit
+def leave(
+    scores, lanes, vocabulary, fields, partial, groups, CHUNK: tl.constexpr, GROUP: tl.constexpr,
+    TRUNCATE: tl.constexpr,
+):  # fmt: skip
+    """What later launches need of a chunk's scores `[CHUNK / 4, 4]`."""
+    temperature = float_field(fields, TEMPERATURE)
+    peak = tl.max(tl.max(scores, 1), 0)
+    # A chunk of nothing but -inf weighs nothing; a NaN makes its sum NaN.
+    base = tl.where(peak == float("-inf"), 0.0, peak)
+    total = tl.sum(tl.sum(tl.exp2((scores - base) * (_LOG2_E / temperature)), 1), 0)
+    tl.store(partial + CHUNK_PEAK, peak)
+    tl.store(partial + CHUNK_TOTAL, total)
+    if tl.load(fields + RULE) == RULE_GREEDY:
+        columns = lanes[:, None] * 4 + tl.arange(0, 4)[None, :]
+        best = tl.min(tl.min(tl.where(scores == peak, columns, vocabulary), 1), 0)
+        tl.store(partial + CHUNK_ARG_MAX, best.to(tl.float32, bitcast=True))
+    if TRUNCATE:
+        if tl.load(fields + TRUNCATED) != 0:
+            largest = tl.max(tl.reshape(scores, (CHUNK // GROUP, GROUP)), 1)
+            tl.store(groups + tl.arange(0, CHUNK // GROUP), largest)
+
+
 @triton.jit(do_not_specialize=["sessions_at"])
 def pass_one(
     logits, stride_row, stride_column, vocabulary, meta, sessions_at, partials, groups, num_chunks, num_groups,
@@ -74,21 +97,15 @@ def pass_one(
     first = chunk * CHUNK
     lanes = first // 4 + tl.arange(0, CHUNK // 4)
     raw = load_chunk((logits, stride_row, stride_column), vocabulary, row, lanes)
-    scores = chunk_scores(raw, vocabulary, meta, fields, lanes, first, at, CHUNK, ADJUST)
-    temperature = float_field(fields, TEMPERATURE)
-    peak = tl.max(tl.max(scores, 1), 0)
-    # A chunk of nothing but -inf weighs nothing; a NaN makes its sum NaN.
-    base = tl.where(peak == float("-inf"), 0.0, peak)
-    total = tl.sum(tl.sum(tl.exp2((scores - base) * (_LOG2_E / temperature)), 1), 0)
     partial = partials + (row * num_chunks + chunk) * PARTIAL_FIELDS
-    tl.store(partial + CHUNK_PEAK, peak)
-    tl.store(partial + CHUNK_TOTAL, total)
-    if tl.load(fields + RULE) == RULE_GREEDY:
+    largest = groups + row * num_groups + chunk * (CHUNK // GROUP)
+    is_adjusted = False
+    if ADJUST:
+        is_adjusted = chunk_is_adjusted(meta, fields, first, vocabulary, CHUNK)
+    if is_adjusted:
         columns = lanes[:, None] * 4 + tl.arange(0, 4)[None, :]
-        best = tl.min(tl.min(tl.where(scores == peak, columns, vocabulary), 1), 0)
-        tl.store(partial + CHUNK_ARG_MAX, best.to(tl.float32, bitcast=True))
-    if TRUNCATE:
-        if tl.load(fields + TRUNCATED) != 0:
-            largest = tl.max(tl.reshape(scores, (CHUNK // GROUP, GROUP)), 1)
-            group = chunk * (CHUNK // GROUP) + tl.arange(0, CHUNK // GROUP)
-            tl.store(groups + row * num_groups + group, largest)
+        scores = adjusted(raw.to(tl.float32), columns, columns < vocabulary, meta, fields, at)
+        leave(scores, lanes, vocabulary, fields, partial, largest, CHUNK, GROUP, TRUNCATE)
+    else:
+        # Apart: adjusting has the compiler lay scores out otherwise, and sums of other chunks must not change with it.
+        leave(raw.to(tl.float32), lanes, vocabulary, fields, partial, largest, CHUNK, GROUP, TRUNCATE)

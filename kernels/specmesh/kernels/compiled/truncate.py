@@ -15,6 +15,7 @@ from specmesh.kernels.compiled.philox import in_order
 
 _TILE = tl.constexpr(1024)
 _NO_KEY = tl.constexpr(-0x7FFFFFFF)
+_UNITS = tl.constexpr(2.0**40)
 
 
 @triton.jit
@@ -58,17 +59,20 @@ def row_tile_at(
 def measure_row(
     key, logits, stride_row, stride_column, vocabulary, meta, fields, row, at, peak, temperature, ADJUST: tl.constexpr
 ):  # fmt: skip
-    """`measure` of the whole row; called, as its code within a search takes seconds to compile."""
+    """`measure` of the whole row; called, as its code within a search takes seconds to compile.
+
+    Weights are summed as integers, the same in any order: in which one is the compiler's affair, form by form.
+    """
     number = 0
-    mass = peak * 0.0
+    units = tl.sum(tl.zeros((1,), tl.int64), 0)
     for first in range(0, vocabulary, _TILE):
         scores, _, inside = row_tile_at(
             logits, stride_row, stride_column, vocabulary, meta, fields, row, at, first, ADJUST
         )
         keys, weights = weigh(scores, inside, (peak, temperature))
         number += tl.sum((inside & (keys >= key)).to(tl.int32), 0)
-        mass += tl.sum(tl.where(keys >= key, weights, 0.0), 0)
-    return number, mass
+        units += tl.sum((tl.where(keys >= key, weights, 0.0) * _UNITS).to(tl.int64), 0)
+    return number, units.to(tl.float32) * (1.0 / _UNITS)
 
 
 @triton.jit
@@ -141,15 +145,16 @@ def kept_mass_of_row(
     ADJUST: tl.constexpr,
 ):  # fmt: skip
     """`kept_mass` of the whole row."""
-    mass = peak * 0.0
+    units = tl.sum(tl.zeros((1,), tl.int64), 0)
     for first in range(0, vocabulary, _TILE):
         scores, columns, inside = row_tile_at(
             logits, stride_row, stride_column, vocabulary, meta, fields, row, at, first, ADJUST
         )
         keys, weights = weigh(scores, inside, (peak, temperature))
         kept = (keys > edge) | ((keys == edge) & (columns <= tie))
-        mass += tl.sum(tl.where(kept & (divided(scores - peak, temperature) >= floor), weights, 0.0), 0)
-    return mass
+        kept = kept & (divided(scores - peak, temperature) >= floor)
+        units += tl.sum((tl.where(kept, weights, 0.0) * _UNITS).to(tl.int64), 0)
+    return units.to(tl.float32) * (1.0 / _UNITS)
 
 
 @triton.jit
