@@ -25,6 +25,7 @@ from specmesh.kernels.compiled.launching import let_next_launch_begin
 from specmesh.kernels.compiled.law import adjusted, float_field, session_fields
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
+_ADJUSTED_TILE = tl.constexpr(512)
 
 
 @triton.jit
@@ -59,26 +60,70 @@ def chunk_scores(raw, vocabulary, meta, fields, lanes, first, at, CHUNK: tl.cons
 
 
 @triton.jit
-def leave(
-    scores, lanes, vocabulary, fields, partial, groups, CHUNK: tl.constexpr, GROUP: tl.constexpr,
-    TRUNCATE: tl.constexpr,
+def leave_groups(scores, groups, SIZE: tl.constexpr, GROUP: tl.constexpr):
+    """Maxima of every GROUP of scores `[SIZE]`."""
+    tl.store(groups + tl.arange(0, SIZE // GROUP), tl.max(tl.reshape(scores, (SIZE // GROUP, GROUP)), 1))
+
+
+@triton.jit
+def leave_chunk(
+    row_of, columns, vocabulary, temperature, greedy, truncated, partial, groups, CHUNK: tl.constexpr,
+    GROUP: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
-    """What later launches need of a chunk's scores `[CHUNK / 4, 4]`."""
-    temperature = float_field(fields, TEMPERATURE)
-    peak = tl.max(tl.max(scores, 1), 0)
-    # A chunk of nothing but -inf weighs nothing; a NaN makes its sum NaN.
-    base = tl.where(peak == float("-inf"), 0.0, peak)
-    total = tl.sum(tl.sum(tl.exp2((scores - base) * (_LOG2_E / temperature)), 1), 0)
+    """What later launches need of a chunk that nothing is adjusted in; it is read once."""
+    logits, stride_column = row_of
+    place = logits + columns.to(tl.int64) * stride_column
+    scores = tl.load(place, mask=columns < vocabulary, other=float("-inf")).to(tl.float32)
+    peak = tl.max(scores, 0)
+    total = tl.sum(tl.exp2((scores - base_of(peak)) * (_LOG2_E / temperature)), 0)
     tl.store(partial + CHUNK_PEAK, peak)
     tl.store(partial + CHUNK_TOTAL, total)
-    if tl.load(fields + RULE) == RULE_GREEDY:
-        columns = lanes[:, None] * 4 + tl.arange(0, 4)[None, :]
-        best = tl.min(tl.min(tl.where(scores == peak, columns, vocabulary), 1), 0)
+    if greedy:
+        best = tl.min(tl.where(scores == peak, columns, vocabulary), 0)
         tl.store(partial + CHUNK_ARG_MAX, best.to(tl.float32, bitcast=True))
     if TRUNCATE:
-        if tl.load(fields + TRUNCATED) != 0:
-            largest = tl.max(tl.reshape(scores, (CHUNK // GROUP, GROUP)), 1)
-            tl.store(groups + tl.arange(0, CHUNK // GROUP), largest)
+        if truncated:
+            leave_groups(scores, groups, CHUNK, GROUP)
+
+
+@triton.jit
+def base_of(peak):
+    """A chunk of nothing but -inf weighs nothing; a NaN makes its sum NaN."""
+    return tl.where(peak == float("-inf"), 0.0, peak)
+
+
+@triton.jit
+def leave_adjusted(
+    row_of, first, vocabulary, meta, fields, at, temperature, greedy, truncated, partial, groups,
+    CHUNK: tl.constexpr, TILE: tl.constexpr, GROUP: tl.constexpr, TRUNCATE: tl.constexpr,
+):  # fmt: skip
+    """The same of a chunk with ids to adjust: twice in small tiles, as the search for each takes many registers.
+
+    Apart from the other, whose sums would else change with what adjusting does to the layout of scores.
+    """
+    logits, stride_column = row_of
+    peak = tl.max(tl.full((1,), float("-inf"), tl.float32), 0)
+    total = tl.sum(tl.zeros((1,), tl.float32), 0)
+    best = vocabulary
+    for number in range(2 * (CHUNK // TILE)):
+        tile = number % (CHUNK // TILE)
+        columns = first + tile * TILE + tl.arange(0, TILE)
+        inside = columns < vocabulary
+        place = logits + columns.to(tl.int64) * stride_column
+        scores = tl.load(place, mask=inside, other=float("-inf")).to(tl.float32)
+        scores = adjusted(scores, columns, inside, meta, fields, at)
+        if number < CHUNK // TILE:
+            peak = tl.maximum(peak, tl.max(scores, 0))
+            if TRUNCATE:
+                if truncated:
+                    leave_groups(scores, groups + tile * (TILE // GROUP), TILE, GROUP)
+        else:
+            total += tl.sum(tl.exp2((scores - base_of(peak)) * (_LOG2_E / temperature)), 0)
+            best = tl.minimum(best, tl.min(tl.where(scores == peak, columns, vocabulary), 0))
+    tl.store(partial + CHUNK_PEAK, peak)
+    tl.store(partial + CHUNK_TOTAL, total)
+    if greedy:
+        tl.store(partial + CHUNK_ARG_MAX, best.to(tl.float32, bitcast=True))
 
 
 @triton.jit(do_not_specialize=["sessions_at"])
@@ -93,19 +138,24 @@ def pass_one(
     chunk = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     fields = session_fields(meta, sessions_at, tl.maximum(tl.load(meta + row), 0))
-    at = row.to(tl.int32) - tl.load(fields + ROW_START)
     first = chunk * CHUNK
-    lanes = first // 4 + tl.arange(0, CHUNK // 4)
-    raw = load_chunk((logits, stride_row, stride_column), vocabulary, row, lanes)
+    row_of = (logits + row * stride_row, stride_column)
+    temperature = float_field(fields, TEMPERATURE)
+    greedy = tl.load(fields + RULE) == RULE_GREEDY
+    truncated = tl.load(fields + TRUNCATED) != 0
     partial = partials + (row * num_chunks + chunk) * PARTIAL_FIELDS
-    largest = groups + row * num_groups + chunk * (CHUNK // GROUP)
+    groups += row * num_groups + chunk * (CHUNK // GROUP)
     is_adjusted = False
     if ADJUST:
         is_adjusted = chunk_is_adjusted(meta, fields, first, vocabulary, CHUNK)
     if is_adjusted:
-        columns = lanes[:, None] * 4 + tl.arange(0, 4)[None, :]
-        scores = adjusted(raw.to(tl.float32), columns, columns < vocabulary, meta, fields, at)
-        leave(scores, lanes, vocabulary, fields, partial, largest, CHUNK, GROUP, TRUNCATE)
+        at = row.to(tl.int32) - tl.load(fields + ROW_START)
+        leave_adjusted(
+            row_of, first, vocabulary, meta, fields, at, temperature, greedy, truncated, partial, groups, CHUNK,
+            min(CHUNK, _ADJUSTED_TILE), GROUP, TRUNCATE,
+        )  # fmt: skip
     else:
-        # Apart: adjusting has the compiler lay scores out otherwise, and sums of other chunks must not change with it.
-        leave(raw.to(tl.float32), lanes, vocabulary, fields, partial, largest, CHUNK, GROUP, TRUNCATE)
+        columns = first + tl.arange(0, CHUNK)
+        leave_chunk(
+            row_of, columns, vocabulary, temperature, greedy, truncated, partial, groups, CHUNK, GROUP, TRUNCATE
+        )
