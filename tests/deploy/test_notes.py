@@ -83,6 +83,22 @@ def test_a_verifier_on_a_gpu_whose_memory_nobody_gave_is_said(notes: Notes) -> N
     assert HfSettings.model_fields["kv_memory_bytes"].default == 2**28
 
 
+def test_a_model_divided_among_slices_is_said(notes: Notes) -> None:
+    slices = {"count": 2, "resource": "nvidia.com/mig-3g.40gb"}
+    said = "divides its model among 2 nvidia.com/mig-3g.40gb, which was not tried"
+    assert said in notes(values(verifiers=verifier(gpu=slices)))
+    assert said not in notes(values(verifiers=verifier(gpu={**slices, "count": 1})))
+
+
+def test_a_pool_that_no_caller_may_reach_is_said(notes: Notes) -> None:
+    idle = "drafts small: no caller may reach it"
+    callers = [{**CALLER, "pools": ["lookup"]}]
+    auth = {"existingSecret": "t", "callers": callers}
+    assert idle in notes(values(GPU_DRAFT, LOOKUP, **{**CLOSED, "auth": auth}))
+    assert "drafts lookup: no caller" not in notes(values(GPU_DRAFT, LOOKUP, **{**CLOSED, "auth": auth}))
+    assert idle not in notes(values(GPU_DRAFT, LOOKUP, **CLOSED))
+
+
 def test_gpus_and_replicas_that_nothing_uses_are_said(notes: Notes) -> None:
     scaled = {**LOOKUP, "replicas": 3, "autoscaling": {"enabled": True, "min": 1, "max": 4, "target": 5}}
     said = notes(values({**GPU_DRAFT, "gpu": {"count": 2}}, scaled, **METRICS))

@@ -318,6 +318,13 @@ def test_a_pinned_model_is_held_in_one_form() -> None:
     assert render(values(plain, {**plain, "name": "twin"}, models=pinned))
 
 
+def test_a_model_is_divided_among_the_gpus_of_its_pod_and_no_others() -> None:
+    divided = verifier(gpu={"count": 1}, config={"tensor_parallel": 2})
+    assert faults(values(verifiers=divided)) == [
+        "verifiers main: config: tensor_parallel is set by the chart; use the value that it comes from"
+    ]
+
+
 def test_verifiers_of_a_release_hold_the_model_in_one_form() -> None:
     """Routers refuse a verifier with another digest than that of the first."""
     cheap = {"name": "cheap", "model": "target", "gpu": {"count": 1}, "quantization": "int8"}

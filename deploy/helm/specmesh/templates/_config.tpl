@@ -61,8 +61,7 @@ telemetry:
 {{- if include "specmesh.hasGpu" $s -}}{{- $_ := set $keys "device" "cuda" -}}{{- end -}}
 {{- if $s.dtype -}}{{- $_ := set $keys "dtype" $s.dtype -}}{{- end -}}
 {{- if $s.quantization -}}{{- $_ := set $keys "quantization" $s.quantization -}}{{- end -}}
-{{- $gpus := int (include "specmesh.numGpus" $s) -}}
-{{- if gt $gpus 1 -}}{{- $_ := set $keys "tensor_parallel" $gpus -}}{{- end -}}
+{{- with int (include "specmesh.numGpus" $s) -}}{{- $_ := set $keys "tensor_parallel" . -}}{{- end -}}
 {{- if $s.kvMemory -}}{{- $_ := set $keys "kv_memory" $s.kvMemory -}}{{- end -}}
 {{- toJson $keys -}}
 {{- end -}}

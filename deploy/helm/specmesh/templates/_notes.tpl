@@ -63,6 +63,10 @@ verifiers[].rollout: {maxSurge: 1, maxUnavailable: 0}; with two verifiers, one s
 
 {{ $where }}: has no kvMemory, so that it keeps {{ ternary "1GiB" "256MiB" (eq .kind "verifier") }} of keys and values, however large its GPU is.
 {{- end }}
+{{- if and (eq .kind "verifier") (gt (int (default dict $s.gpu).count) 1) (contains "/mig-" (default "" $s.gpu.resource)) }}
+
+{{ $where }}: divides its model among {{ int $s.gpu.count }} {{ $s.gpu.resource }}, which was not tried; slices have no fast link to each other.
+{{- end }}
 {{- if and (eq .kind "draft") (gt (int (default dict $s.gpu).count) 1) }}
 
 {{ $where }}: asks for {{ int $s.gpu.count }} {{ default "nvidia.com/gpu" $s.gpu.resource }} a pod, but a draft computes on one device. More replicas use more.
@@ -111,8 +115,24 @@ No callers are configured: whoever reaches the routers may generate, list the dr
 
 Network policies are off: any pod of the cluster can reach drafts and verifiers{{ if not $v.tls.enabled }}, and they answer it{{ end }}.
 {{- end }}
+{{- include "specmesh.notes.idle" . }}
 {{- include "specmesh.notes.untrusted" . }}
 {{- include "specmesh.notes.certificates" . }}
+{{- end -}}
+
+{{/* Pools that all callers are kept from. */}}
+{{- define "specmesh.notes.idle" -}}
+{{- $everywhere := not .Values.auth.callers }}
+{{- $reached := list }}
+{{- range .Values.auth.callers }}
+{{- if hasKey . "pools" }}{{- $reached = concat $reached .pools }}{{- else }}{{- $everywhere = true }}{{- end }}
+{{- end }}
+{{- range .Values.drafts }}
+{{- if not (or $everywhere (has .name $reached)) }}
+
+drafts {{ .name }}: no caller may reach it (auth.callers[].pools), so that it drafts nothing.
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/* Pools that are not trusted see the contexts of every caller that is not kept from them. */}}
