@@ -3,9 +3,9 @@
 `start`: seconds from the process's start to each thing that it logs, and to ready: warm-up with the sizes that a
 verifier has by default. `peer`: one peer, in this process, that answers each answer of N sessions with a block of 4
 random tokens; `tick_ms` is the time between two of its frames, `forward_ms` and `verify_ms` what the verifier says of
-it, `between_ms` the rest. `prompt`: the same frames of 8 sessions while a prompt of 4,000 tokens comes in. `mesh`: the
-steps of generations through a router, with prompt lookup as the draft, which is asked for 4 tokens a step.
-Medians in milliseconds. Prints JSON.
+it, `between_ms` the rest; `apart_ms` is the time between two answers of one session. `prompt`: that time of 8 sessions,
+and what it is while a prompt of 4,000 tokens comes in. `mesh`: the steps of generations through a router, with prompt
+lookup as the draft, which is asked for 4 tokens a step. Medians in milliseconds. Prints JSON.
 
     python benchmarks/verifier_service.py
     python benchmarks/verifier_service.py --device cpu --shape tiny --context 40 --prompt 200   # does it run
@@ -34,7 +34,7 @@ from specmesh.command.mesh_config import DraftProcess, MeshConfig
 from specmesh.command.report import PARTS
 from specmesh.runtime import wire
 from specmesh.runtime.contract import PEER_METADATA_KEY
-from specmesh.runtime.streams import channel
+from specmesh.runtime.streams import FrameQueue, channel
 from specmesh.runtime.types import Block, Rule, Sampling, SessionSpec
 from specmesh.v1 import verifier_service_pb2 as pb
 from specmesh.v1.verifier_service_pb2_grpc import VerifierServiceStub
@@ -82,10 +82,16 @@ class Peer:
         self._vocabulary, self._context = vocabulary, context
         self._random = np.random.default_rng(0)
         self._next_id = 0
-        self._writing = asyncio.Lock()
+        self._outgoing: FrameQueue[pb.VerifyRequestEntry] = FrameQueue()
+        self._writing = asyncio.create_task(self._write())
+        self._answered: dict[int, float] = {}
+        self.apart: list[float] = []
+        """Milliseconds between two answers of one session."""
 
     async def close(self) -> None:
         """End the stream, and its sessions with it."""
+        self._outgoing.close()
+        await self._writing
         self._call.cancel()
         await self._channel.close()
 
@@ -99,15 +105,16 @@ class Peer:
             max_output_tokens=100_000,
         )  # fmt: skip
         await self._stub.Open(iter(list(wire.verify_open_messages(spec))))
-        await self._send([self._block(self._next_id, num_tokens)])
+        self._outgoing.put(self._block(self._next_id, num_tokens))
         return self._next_id
 
     def _block(self, session_id: int, position: int) -> pb.VerifyRequestEntry:
         tokens = self._random.integers(0, self._vocabulary, DRAFTED).tolist()
         return wire.block_to_entry(session_id, Block(position, tuple(tokens)))
 
-    async def _send(self, entries: Sequence[pb.VerifyRequestEntry]) -> None:
-        async with self._writing:
+    async def _write(self) -> None:
+        """As a router does: all that is there as one frame."""
+        async for entries in self._outgoing.frames():
             await self._call.write(pb.VerifyRequest(entries=entries))
 
     async def frame(self) -> pb.VerifyResponse:
@@ -115,7 +122,12 @@ class Peer:
         frame: pb.VerifyResponse = await self._call.read()
         if frame is grpc.aio.EOF or any(entry.HasField("error") for entry in frame.entries):
             raise RuntimeError("a session has failed")
-        await self._send([self._block(e.session_id, e.position + len(e.token_ids)) for e in frame.entries])
+        now = time.perf_counter()
+        for entry in frame.entries:
+            if (before := self._answered.get(entry.session_id)) is not None:
+                self.apart.append(1e3 * (now - before))
+            self._answered[entry.session_id] = now
+            self._outgoing.put(self._block(entry.session_id, entry.position + len(entry.token_ids)))
         return frame
 
     async def sessions(self, count: int) -> list[int]:
@@ -126,12 +138,14 @@ class Peer:
             unseen -= {entry.session_id for entry in (await self.frame()).entries}
         return opened
 
-    async def end(self, sessions: Sequence[int]) -> None:
+    def end(self, sessions: Sequence[int]) -> None:
         """Close them; what is still answered is dropped."""
-        await self._send([pb.VerifyRequestEntry(session_id=session_id, close=True) for session_id in sessions])
+        for session_id in sessions:
+            self._outgoing.put(pb.VerifyRequestEntry(session_id=session_id, close=True))
 
     async def ticks(self, rounds: int) -> dict[str, float]:
         """What `rounds` ticks take."""
+        self.apart.clear()
         began, before, gaps, frames = time.perf_counter(), time.perf_counter(), list[float](), list[pb.VerifyResponse]()
         for _ in range(rounds):
             frames.append(await self.frame())
@@ -145,6 +159,7 @@ class Peer:
         return {
             "tick_ms": round(tick, 3), "forward_ms": round(forward, 3), "verify_ms": round(verify, 3),
             "between_ms": round(tick - forward - verify, 3), "longest_ms": round(max(gaps), 3),
+            "apart_ms": round(median(self.apart), 3),
             "sessions_in_a_tick": median(frame.entries[0].batch_size for frame in frames),
             "verified_tokens_per_second": round(answers * (DRAFTED + 1) / seconds),
         }  # fmt: skip
@@ -153,18 +168,16 @@ class Peer:
         """How long the others' tokens are apart before a long prompt comes and while it comes in."""
         others = await self.sessions(CHUNK_BESIDE)
         alone = await self.ticks(rounds)
+        self.apart.clear()
         opening = asyncio.create_task(self.open(num_tokens))
-        gaps, before, newest = list[float](), time.perf_counter(), 1 + max(others)
-        while True:
-            frame = await self.frame()
-            gaps.append(1e3 * (time.perf_counter() - before))
-            before = time.perf_counter()
-            if any(entry.session_id == newest for entry in frame.entries):
-                break
-        await self.end([*others, await opening])
+        newest, frames = 1 + max(others), 0
+        while newest not in self._answered:
+            await self.frame()
+            frames += 1
+        self.end([*others, await opening])
         return {
-            "prompt_tokens": num_tokens, "sessions": CHUNK_BESIDE, "tick_ms": alone["tick_ms"], "ticks": len(gaps),
-            "with_chunk_ms": round(median(gaps), 3), "longest_with_chunk_ms": round(max(gaps), 3),
+            "prompt_tokens": num_tokens, "sessions": CHUNK_BESIDE, "apart_ms": alone["apart_ms"], "frames": frames,
+            "apart_with_chunk_ms": round(median(self.apart), 3), "longest_with_chunk_ms": round(max(self.apart), 3),
         }  # fmt: skip
 
 
@@ -179,7 +192,7 @@ async def by_peer(address: str, options: argparse.Namespace) -> tuple[list[dict[
         results.append(
             {"sessions": count, **await peer.ticks(options.rounds), "longest_of_first_10_ms": first["longest_ms"]}
         )
-        await peer.end(opened)
+        peer.end(opened)
         await peer.close()
     peer = Peer(address, vocabulary, options.context)
     prompt = await peer.beside_prompt(options.prompt, options.rounds)

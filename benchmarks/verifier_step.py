@@ -2,7 +2,8 @@
 
 `step_ms`: the forward as the engine calls it after its warm-up, host work included: a recorded CUDA graph of the next
 size up. `eager_ms`: the same without the graph. `limit_ms`: reading the weights and the keys and values once at
-`--bandwidth`; `share_of_limit` is that of `step_ms`. `chunk`: what a chunk of a prompt adds to a tick of 8 sessions.
+`--bandwidth`, or multiplying by the weights at `--tflops` where that takes longer; `share_of_limit` is that of
+`step_ms`. `chunk`: what a chunk of a prompt adds to a tick of 8 sessions.
 Medians; prints JSON.
 
     python benchmarks/verifier_step.py
@@ -54,6 +55,7 @@ def main() -> None:
     model = build(options.shape, options.device)
     fused = not options.plain_layers and model.compiled and fuse_where_equal(model)
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.module.parameters())
+    multiplied = weights - size_of_embedding(model)
     per_token = model.bytes_per_block // BLOCK_TOKENS
     sizes = [(context, sessions) for context in options.contexts for sessions in options.sessions]
     needed = {size: size[1] * blocks_for(size[0] + ROWS) for size in sizes}
@@ -66,7 +68,8 @@ def main() -> None:
     warm_up_seconds = round(time.perf_counter() - started, 1)
     results = []
     for context, sessions in fitting:
-        limit_ms = 1e3 * (weights + sessions * context * per_token) / (options.bandwidth * 1e12)
+        read_ms = (multiplied + sessions * context * per_token) / options.bandwidth / 1e9
+        limit_ms = max(read_ms, multiplied * sessions * ROWS / options.tflops / 1e9)  # two bytes, two operations
         step_ms = timed(model, list(spans_of(context, sessions)), options.rounds)
         results.append(
             {
@@ -83,6 +86,12 @@ def main() -> None:
         "without_room": [{"context": size[0], "sessions": size[1]} for size in sizes if size not in fitting],
     }  # fmt: skip
     print(json.dumps(report, indent=2))
+
+
+def size_of_embedding(model: PagedModel) -> int:
+    """Bytes of the table of which a step reads a few rows."""
+    table = model.module.get_input_embeddings().weight
+    return int(table.numel() * table.element_size())
 
 
 def memory(model: PagedModel, weights: int) -> dict[str, float]:
@@ -169,6 +178,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--plain-layers", action="store_true", help="the model's own layers, launch by launch")
     parser.add_argument("--cache-gib", type=float, default=48.0)
     parser.add_argument("--bandwidth", type=float, default=4.3, help="TB/s that a plain copy reaches")
+    parser.add_argument("--tflops", type=float, default=790.0, help="that a large product in bfloat16 reaches")
     return parser.parse_args()
 
 
