@@ -25,7 +25,6 @@ from specmesh.kernels.compiled.launching import let_next_launch_begin
 from specmesh.kernels.compiled.law import adjusted, float_field, session_fields
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
-_ADJUSTED_TILE = tl.constexpr(512)
 
 
 @triton.jit
@@ -152,7 +151,7 @@ def pass_one(
         at = row.to(tl.int32) - tl.load(fields + ROW_START)
         leave_adjusted(
             row_of, first, vocabulary, meta, fields, at, temperature, greedy, truncated, partial, groups, CHUNK,
-            min(CHUNK, _ADJUSTED_TILE), GROUP, TRUNCATE,
+            512 if CHUNK > 512 else CHUNK, GROUP, TRUNCATE,
         )  # fmt: skip
     else:
         columns = first + tl.arange(0, CHUNK)
