@@ -243,7 +243,10 @@ def test_a_name_that_no_service_can_have_is_refused(release: str, override: str)
     """A release may be called so, a pod too; the name of a service begins with a letter and has no dot."""
     [line] = faults(values(fullnameOverride=override), release=release)
     assert line.startswith("fullnameOverride: services would be called ")
-    assert render(values(fullnameOverride="mesh-2"), release=release)
+
+
+def test_a_name_of_its_own_helps_a_release_that_is_called_otherwise() -> None:
+    assert render(values(fullnameOverride="mesh-2"), release="7mesh")
 
 
 def test_a_port_of_the_services_is_not_one_for_metrics() -> None:

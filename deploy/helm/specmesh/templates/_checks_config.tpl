@@ -17,7 +17,7 @@ config: {{ . }} is null, which has no meaning in TOML; leave the key out
 {{/* Keys that the service would refuse when it starts, which in a rollout is after the old pod has gone. A pool with an image of
 its own may know others. */}}
 {{- define "specmesh.checks.keys" -}}
-{{- if not .spec.image }}
+{{- if and (or .spec.config .spec.policy) (not .spec.image) }}
 {{- $service := ternary (printf "draft-%s" .spec.kind) .kind (eq .kind "draft") }}
 {{- $known := list }}
 {{- range .root.Files.Lines "config-keys.txt" }}
