@@ -218,7 +218,7 @@ class Core:
                 session.prefilled(len(work.token_ids))
             if self._prefilling:
                 self._rotate(session)
-            if session.seated:
+            if session.cached >= session.shareable_at and session.seated:
                 self._memory.share(session)
 
     def _rotate(self, session: Session) -> None:

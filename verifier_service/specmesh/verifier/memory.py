@@ -90,8 +90,7 @@ class Memory:
 
     def share(self, session: Session) -> None:
         """Let others share what of the session's context is final and in the cache."""
-        if session.cached >= session.shareable_at:
-            session.shareable_at = self._backend.commit(session.key, session.context, session.cached)
+        session.shareable_at = self._backend.commit(session.key, session.context, session.cached)
 
     def _preempt(self, session: Session) -> None:
         del self._seated[session.key]

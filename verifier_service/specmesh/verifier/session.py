@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from specmesh.kernels.inputs import VerifyInput
 from specmesh.runtime.rows import RowArrays
 from specmesh.runtime.types import BlockRefusal, EntryFailure, FinishReason, Outcome, SessionSpec, StepResult
 
@@ -66,13 +67,13 @@ class Session:
     """State of one session.
 
     `entry`: the block it waits to have verified, if any; `conditional`: blocks sent ahead, by the outcome of that step
-    that they are for. `seated`: it holds cache memory, for `held` tokens at least;
-    `shareable_at`: how many cached tokens have something new that others could share.
+    that they are for; `block`: what is to be verified of its entry, written anew for each tick. `seated`: it holds
+    cache memory, for `held` tokens at least; `shareable_at`: with how many tokens cached others can share more.
     """
 
     __slots__ = (
-        "_last_accepted", "cached", "conditional", "context", "counts", "deadline_ns", "entry", "expires_ns", "held",
-        "key", "limit", "rank", "seated", "shareable_at", "spec",
+        "_last_accepted", "block", "cached", "conditional", "context", "counts", "deadline_ns", "entry", "expires_ns",
+        "held", "key", "limit", "rank", "seated", "shareable_at", "spec",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +92,7 @@ class Session:
         self.cached = 0
         self.limit = context_limit(spec, max_context_tokens)
         self.counts = Counter(self.context) if spec.sampling.has_penalties else None
+        self.block = VerifyInput(0, (), (), spec.sampling, spec.rule, spec.verify_key, self.counts)
         self.entry: Entry | None = None
         self.conditional: dict[Outcome, Entry] = {}
         self._last_accepted: int | None = None

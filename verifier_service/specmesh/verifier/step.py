@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from specmesh.kernels.inputs import VerifyInput, VerifyOutcome
+from specmesh.kernels.inputs import VerifyOutcome
 from specmesh.runtime.types import StepResult, VerifyTiming
 from specmesh.verifier.backend import Work
 from specmesh.verifier.session import Emission, Entry, Session
@@ -24,12 +24,10 @@ Stepped = tuple[int, Entry, Emission, VerifyOutcome, Tick]
 
 def step_of(session: Session, entry: Entry) -> Work:
     """What is left of the context, and the block to verify."""
-    spec, start = session.spec, session.cached
+    start, block = session.cached, session.block
     tokens = session.context[start:]
     tokens += entry.token_ids
-    block = VerifyInput(
-        entry.position, entry.token_ids, entry.rows, spec.sampling, spec.rule, spec.verify_key, session.counts
-    )
+    block.block_start, block.draft_token_ids, block.rows = entry.position, entry.token_ids, entry.rows
     return Work(session, tokens, start, block)
 
 
