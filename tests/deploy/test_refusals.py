@@ -86,6 +86,10 @@ DRAFTS: Faults = {
     "a mount over the chart's": (
         {"volumeMounts": [{"name": "cache", "mountPath": "/tmp"}]}, "something is mounted at /tmp already",
     ),
+    "a variable of the chart's": ({"env": [{"name": "HOME", "value": "/x"}]}, "env HOME: the chart sets it; leave it"),
+    "a variable twice": (
+        {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}, "env A: two entries have this name",
+    ),
     "a label of the chart's": (
         {"podLabels": {"app.kubernetes.io/component": "x"}}, "podLabels: app.kubernetes.io/component is set by the cha",
     ),
@@ -212,7 +216,7 @@ def test_what_no_pool_alone_has_wrong_is_said_too() -> None:
                 "config": {"pools": [], "sessions": {"holdout": 0}},
                 "policy": {"name": "ucb1", "settings": {"lengths": [0, 4]}},
             },
-            telemetry={"prometheusPort": 80},
+            telemetry={"prometheusPort": 80, "podMonitor": {"labels": {"app.kubernetes.io/name": "x"}}},
             tls={"clientCertificates": True},
             gpuTolerations=[{"key": "a", "operator": "Exists", "value": "b"}],
         )
@@ -227,6 +231,7 @@ def test_what_no_pool_alone_has_wrong_is_said_too() -> None:
         "gpuTolerations[0]: operator Exists takes no value",
         "tls.clientCertificates: needs tls.enabled",
         "telemetry.prometheusPort: 80 is a privileged port",
+        "telemetry.podMonitor.labels: app.kubernetes.io/name is set by the chart",
         "verifiers: main and two differ in dtype or quantization",
         "router: config: pools is set by the chart",
         "router: policy.settings.lengths is no key of a router; policy.settings has candidate_lengths, exploration",

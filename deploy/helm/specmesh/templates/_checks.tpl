@@ -8,7 +8,7 @@ All are said together. */}}
 {{- end -}}
 {{- range $component := include "specmesh.components" . | fromYamlArray -}}
 {{- $_ := set $component "root" $root -}}
-{{- range list "model" "kind" "gpu" "tolerations" "resources" "volumes" "metadata" "rollout" "scaling" "hub" "certificate" "config" "keys" -}}
+{{- range list "model" "kind" "gpu" "tolerations" "resources" "env" "volumes" "metadata" "rollout" "scaling" "hub" "certificate" "config" "keys" -}}
 {{- range include (printf "specmesh.checks.%s" .) $component | include "specmesh.checks.lines" | fromJsonArray -}}
 {{- $faults = append $faults (printf "%s: %s" (include "specmesh.where" $component) .) -}}
 {{- end -}}
@@ -103,6 +103,11 @@ telemetry.prometheusPort: {{ $port }} is a privileged port, and pods do not run 
 {{- end }}
 {{- if has $port (list 50050 50051 50052 50060) }}
 telemetry.prometheusPort: {{ $port }} is a port of the services themselves; take another one, such as 9464
+{{- end }}
+{{- range $key, $_ := .Values.telemetry.podMonitor.labels }}
+{{- if hasKey (include "specmesh.release" $ | fromYaml) $key }}
+telemetry.podMonitor.labels: {{ $key }} is set by the chart; take another key
+{{- end }}
 {{- end }}
 {{- end -}}
 

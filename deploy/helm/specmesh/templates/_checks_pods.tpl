@@ -104,6 +104,22 @@ resources: requests {{ $request }} of {{ $name }}, more than its limit of {{ $li
 {{- end }}
 {{- end -}}
 
+{{/* Variables of the pool's own beside those of the chart. */}}
+{{- define "specmesh.checks.env" -}}
+{{- $model := index .root.Values.models (default "" .spec.model) }}
+{{- $ours := list }}
+{{- range include "specmesh.env" (dict "root" .root "spec" dict "model" $model) | fromYamlArray }}{{- $ours = append $ours .name }}{{- end }}
+{{- $names := list }}
+{{- range .spec.env }}
+{{- if has .name $ours }}
+env {{ .name }}: the chart sets it; leave it out
+{{- else if has .name $names }}
+env {{ .name }}: two entries have this name
+{{- end }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- end -}}
+
 {{/* Volumes of the pool's own beside those of the chart. */}}
 {{- define "specmesh.checks.volumes" -}}
 {{- $ours := list "config" "tmp" "cache" "tls" "mesh-tls" "tokens" "model" "shm" }}
