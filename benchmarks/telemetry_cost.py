@@ -40,6 +40,7 @@ from specmesh.runtime.telemetry.config import TelemetryConfig
 from specmesh.runtime.telemetry.instruments import Registry
 from specmesh.runtime.telemetry.names import TELEMETRY_DROPPED
 from specmesh.runtime.telemetry.otlp import OtlpExporter
+from specmesh.runtime.telemetry.setup import on_loop
 from specmesh.runtime.telemetry.spans import Tracer
 
 OFF, OFF_AGAIN, UNSAMPLED, TRACED = "off", "off_again", "unsampled", "traced"
@@ -76,7 +77,7 @@ def telemetry_to(endpoint: str) -> tuple[SwitchedTelemetry, OtlpExporter]:
     exporter = OtlpExporter(
         TelemetryConfig(otlp_endpoint=endpoint, spans_seconds=0.2),
         {"service.name": "specmesh"},
-        collect=registry.collect,
+        collect=on_loop(asyncio.get_running_loop(), registry.collect),
         start_ns=registry.start_ns,
         dropped=registry.counter(TELEMETRY_DROPPED),
     )
@@ -125,7 +126,7 @@ async def measure(folder: Path, endpoint: str, policy: str, seconds: float, at_a
             await rounds(slices, seconds / 10, at_a_time)  # warms up
             gc.freeze()  # as a verifier does: what loads leave behind would be looked through in somebody's slice
             found = await rounds(slices, seconds, at_a_time)
-    exporter.stop(5.0)
+    await asyncio.to_thread(exporter.stop, 5.0)
     return found
 
 

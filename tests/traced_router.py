@@ -21,6 +21,8 @@ from specmesh.v1 import draft_service_pb2 as draft_pb
 from specmesh.v1.router_service_pb2_grpc import add_RouterServiceServicer_to_server
 
 SAMPLED = (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),)
+CALLER = 0xB7AD6B7169203331
+"""The span that SAMPLED names."""
 GENERATE = "specmesh.v1.RouterService/Generate"
 COMPUTE_NS = 50_000_000
 """Longer than any step of these tests takes."""
@@ -58,21 +60,21 @@ class Traced:
 
 
 @asynccontextmanager
-async def traced_router(draft: FakeDraft, verifier: FakeVerifier, *, watched: bool = True) -> AsyncIterator[Traced]:
+async def traced_router(draft: FakeDraft, *verifiers: FakeVerifier, watched: bool = True) -> AsyncIterator[Traced]:
     """`watched`: otherwise it has no telemetry at all."""
     spans: list[Span] = []
     registry = Registry()
     telemetry = Telemetry(registry, Tracer(spans.append, 0.0)) if watched else NO_TELEMETRY
-    async with serving(draft, verifier) as (drafts, verifiers):
+    async with serving(draft, *verifiers) as (drafts, *targets):
         pools = [PoolConfig(name="good", addresses=(drafts.address,))]
         policy = {"name": "fixed", "settings": {"fixed_length": 4}}
-        router = Router(quick_config([verifiers.address], pools, policy=policy), telemetry)
+        router = Router(quick_config([each.address for each in targets], pools, policy=policy), telemetry)
         server = MeshServer(ServerConfig(), [SERVICE_NAME], telemetry)
         add_RouterServiceServicer_to_server(router.servicer, server.grpc)
         await server.start()
         tasks = [asyncio.create_task(router.verifiers.run()), asyncio.create_task(router.drafts.run())]
         try:
-            await asyncio.wait_for(router.verifiers.ready.wait(), 20)
+            await until(lambda: sum(each.connected for each in router.verifiers.replicas()) == len(targets))
             yield Traced(server.address, spans, registry)
         finally:
             for task in tasks:

@@ -162,7 +162,7 @@ async def test_what_autoscaling_asks_for_is_exported(release: Release) -> None:
         return float(line.split()[-1])
 
     async with client(release, 0) as stub:
-        for _ in range(100):  # one step in sixteen is looked at, by lot
+        for _ in range(100):  # one step in 32 is looked at, by lot
             await generate(stub, request(max_output_tokens=10), **BEARER)
             if demand() >= 1:
                 break

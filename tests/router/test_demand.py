@@ -23,6 +23,7 @@ from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.instruments import Point, Registry
 from specmesh.runtime.types import Block, Rule, StepResult
 
+MS = 1_000_000
 GOOD, BAD = [1.8, 2.5, 3.0, 3.4], [1.02, 1.03, 1.03, 1.03]
 """Tokens of a step by block length."""
 REST = 0.030, 0.001
@@ -62,14 +63,12 @@ def test_what_is_chosen_as_it_is_now_is_in_demand_whatever_is_known_of_its_best(
 def test_an_unloaded_time_is_near_the_quickest_block_and_follows_a_change() -> None:
     times = UnloadedTimes()
     for _ in range(300):
-        times.add(A, 0.400, 4)  # busy
-        times.add(A, 0.008, 4)
+        times.add([(A, 400 * MS, 4), (A, 8 * MS, 4)])  # busy, and not
     assert times.seconds[A] == pytest.approx(0.002, rel=0.3)
-    times.add(A, 0.0, 4)  # says nothing of its time
-    times.add(A, 0.004, 0)
+    times.add([(A, 0, 4)])  # says nothing of its time
+    times.add([(A, 4 * MS, 0), (None, 4 * MS, 4)])
     assert times.seconds[A] == pytest.approx(0.002, rel=0.3)
-    for _ in range(5000):
-        times.add(A, 0.040, 4)  # another machine
+    times.add([(A, 40 * MS, 4)] * 5000)  # another machine
     assert times.seconds[A] == pytest.approx(0.010, rel=0.1)
 
 

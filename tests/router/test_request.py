@@ -118,7 +118,7 @@ BAD: list[tuple[dict[str, object], type[MeshError], str]] = [
     ({"sampling": {"top_p": float("nan")}}, InvalidValue, "sampling.top_p"),
     ({"sampling": {"min_p": 2}}, InvalidValue, "sampling.min_p"),
     ({"sampling": {"repetition_penalty": 0}}, InvalidValue, "sampling.repetition_penalty"),
-    ({"sampling": {"logit_bias": {100: 1.0}}}, InvalidValue, "sampling.logit_bias[100]"),
+    ({"sampling": {"logit_bias": {100: 1.0}}}, InvalidValue, "sampling.logit_bias"),
     ({"sampling": {"rule": 9}}, InvalidValue, "sampling.rule"),
     ({"stop": {}}, InvalidValue, "stop.max_output_tokens"),
     ({"stop": {"max_output_tokens": 65}}, InvalidValue, "stop.max_output_tokens"),

@@ -32,8 +32,8 @@ class Steps:
         policy = FixedPolicy(seed=0, settings=PolicySettings())
         self.demand = Demand(self.registry.counter(names.ARM_DEMAND), policy, {}, share=1.0)
         self.metrics = StepMetrics(self.registry, self.demand)
-        plan = SimpleNamespace(scope=SimpleNamespace(pools=frozenset(pools)), leaves_drafts_to_policy=True)
-        self.session: Any = SimpleNamespace(plan=plan, held_out=False)
+        plan = SimpleNamespace(scope=SimpleNamespace(pools=frozenset(pools)))
+        self.session: Any = SimpleNamespace(plan=plan, held_out=False, leaves_drafts_to_policy=True)
 
     def take(
         self,

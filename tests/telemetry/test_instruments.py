@@ -2,10 +2,13 @@
 
 import threading
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from specmesh.runtime.telemetry.instruments import Deferred, HistogramPoint, Point, Registry
+from specmesh.runtime.telemetry.instruments import Deferred, Distribution, HistogramPoint, Point, Registry, Tally
 from specmesh.runtime.telemetry.names import ARM_DEMAND, KV_BLOCKS, STEP_DURATION, VERIFIER_BATCH
 from specmesh.runtime.telemetry.otlp_messages import metrics_request
 from specmesh.runtime.telemetry.prometheus import FamilyCollector
@@ -51,10 +54,39 @@ def test_a_collected_value_does_not_change_afterwards() -> None:
     assert sum(point.counts) == 4
 
 
+NANOSECONDS = st.sampled_from([round(bound * 1e9) for bound in STEP_DURATION.buckets]) | st.integers(0, 10**11)
+
+
+@given(st.lists(NANOSECONDS))
+def test_many_values_are_recorded_as_if_each_came_alone(times: list[int]) -> None:
+    """Also those that lie on a bound, which belong to its bucket."""
+    alone, together, seconds = (Distribution(STEP_DURATION.buckets) for _ in range(3))
+    for part in (times[:3], times[3:]):
+        together.record_nanoseconds(part)
+        seconds.record_all([each / 1e9 for each in part])
+    for each in times:
+        alone.record(each / 1e9)
+    assert together.counts == seconds.counts == alone.counts
+    assert together.sum == pytest.approx(alone.sum)
+    assert seconds.sum == pytest.approx(alone.sum)
+
+
+def test_kinds_are_passed_on_with_their_numbers_once() -> None:
+    registry = Registry()
+    demand = registry.counter(ARM_DEMAND)
+    noted: Deferred[str] = Deferred(registry, lambda pools: kinds.add(pools))
+    kinds: Tally[str] = Tally(registry, lambda pool, number: demand.of(pool).add(number))
+    for pool in ("code", "prose", "code"):
+        noted.note(pool)
+    for _ in range(2):
+        [family] = registry.collect()
+        assert list(family.points) == [Point(("code",), 2.0), Point(("prose",), 1.0)]
+
+
 def test_what_is_deferred_is_recorded_by_the_time_that_it_is_collected_or_there_is_much_of_it() -> None:
     registry = Registry()
     demand = registry.counter(ARM_DEMAND).of("code")
-    noted: Deferred[float] = Deferred(registry, demand.add, most=3)
+    noted: Deferred[float] = Deferred(registry, lambda amounts: demand.add(sum(amounts)), most=3)
     noted.note(1.0)
     noted.note(2.0)
     assert demand.value == 0.0
@@ -68,7 +100,7 @@ def test_what_is_deferred_is_recorded_by_the_time_that_it_is_collected_or_there_
 def test_what_two_threads_note_and_a_third_collects_is_recorded_once() -> None:
     registry = Registry()
     demand = registry.counter(ARM_DEMAND).of("code")
-    noted: Deferred[float] = Deferred(registry, demand.add, most=5)
+    noted: Deferred[float] = Deferred(registry, lambda amounts: demand.add(sum(amounts)), most=5)
 
     def note() -> None:
         for _ in range(3000):

@@ -1,17 +1,22 @@
 """What a router tells of its steps, beside drafts and verifiers that do as a script says."""
 
+from dataclasses import replace
+
 import pytest
 from mesh_calls import generate, request, router_at
-from router_fakes import FakeDraft, FakeVerifier, Send
-from traced_router import COMPUTE_NS, DRAFT_INFO, INFO, Traced, there_already, traced_router
+from router_fakes import FakeDraft, FakeVerifier, Send, plain_step, step_failure
+from traced_router import CALLER, COMPUTE_NS, DRAFT_INFO, GENERATE, INFO, Traced, there_already, traced_router
 
 from specmesh.router.timing import PARTS
 from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.instruments import HistogramPoint
 from specmesh.runtime.telemetry.spans import Kind
 from specmesh.v1 import draft_service_pb2 as draft_pb
+from specmesh.v1 import verifier_service_pb2 as verifier_pb
 
 OPEN = "specmesh.v1.DraftService/Open"
+VERIFIER_OPEN = "specmesh.v1.VerifierService/Open"
+RUNS = replace(INFO, max_run_tokens=4)
 
 
 async def test_predicted_drafting_is_overlap_and_not_time() -> None:
@@ -71,6 +76,67 @@ async def test_what_a_step_sends_beside_its_messages_hangs_under_the_step() -> N
         verifies = {span.traceparent for span in traced.named(names.VERIFY_SPAN)}
         assert {entry.traceparent for entry in draft.entries} == drafts
         assert {entry.traceparent for entry in verifier.entries} == verifies
+
+
+async def test_what_a_resume_opens_hangs_under_the_wait_that_it_prolongs() -> None:
+    """The step's own wait for its outcome, which has the answer of the second verifier; every parent is there."""
+    draft, entries = FakeDraft(DRAFT_INFO, there_already), []
+
+    async def fails_once(entry: verifier_pb.VerifyRequestEntry, send: Send) -> None:
+        entries.append(entry)
+        if len(entries) == 2:
+            await send(step_failure(entry, "DRAINING"))
+        else:
+            await plain_step(entry, send)
+
+    first, second = FakeVerifier(INFO, fails_once), FakeVerifier(INFO, fails_once)
+    async with traced_router(draft, first, second) as traced:
+        await traced.generate(max_output_tokens=20)
+        begun, resumed = traced.named(VERIFIER_OPEN)
+        assert len(first.opened) == len(second.opened) == 1
+        [call] = traced.named(GENERATE)
+        assert begun.parent_id == call.span_id
+        waits, steps = traced.named(names.VERIFY_SPAN), traced.named(names.STEP_SPAN)
+        assert len(waits) == len(steps) == 4, "a step that is repeated is one step, with one wait"
+        wait, step = waits[1], steps[1]
+        assert resumed.parent_id == wait.span_id
+        assert wait.parent_id == step.span_id
+        assert wait.start_ns <= resumed.start_ns <= resumed.end_ns <= wait.end_ns
+        assert not wait.error
+        assert [entry.traceparent for entry in entries[1:3]] == [wait.traceparent] * 2, "the same step, asked for twice"
+        known = {span.span_id for span in traced.spans}
+        assert {span.parent_id for span in traced.spans} - known == {CALLER}
+
+
+async def test_a_resume_within_a_run_hangs_under_the_step_that_met_it() -> None:
+    """That step has sent no message of its own, so there is no wait to put it under."""
+    draft = FakeDraft(DRAFT_INFO, there_already)
+    first, second = FakeVerifier(RUNS), FakeVerifier(RUNS)
+
+    async def loses_the_second_token(entry: verifier_pb.VerifyRequestEntry, send: Send) -> None:
+        await plain_step(entry, send)
+        if entry.run_count and not (first.opened and second.opened):
+            await send(step_failure(moved(entry, 1), "DRAINING"))
+        else:
+            for offset in range(1, entry.run_count):
+                await plain_step(moved(entry, offset), send)
+
+    first.script = second.script = loses_the_second_token
+    async with traced_router(draft, first, second) as traced:
+        await traced.generate(max_output_tokens=4, arms=[])
+        _, resumed = traced.named(VERIFIER_OPEN)
+        met = traced.named(names.STEP_SPAN)[1]
+        assert met.attributes[names.IN_RUN] is True
+        assert resumed.parent_id == met.span_id
+        known = {span.span_id for span in traced.spans}
+        assert {span.parent_id for span in traced.spans} - known == {CALLER}
+        sent = {entry.traceparent for each in (first, second) for entry in each.entries}
+        assert sent <= {span.traceparent for span in traced.spans}
+
+
+def moved(entry: verifier_pb.VerifyRequestEntry, offset: int) -> verifier_pb.VerifyRequestEntry:
+    """A later step of the run that it asks for."""
+    return verifier_pb.VerifyRequestEntry(session_id=entry.session_id, position=entry.position + offset)
 
 
 def counted(traced: Traced, metric: names.Metric) -> float:

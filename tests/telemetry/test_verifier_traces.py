@@ -42,3 +42,7 @@ async def test_a_block_sent_ahead_has_a_span_whether_it_is_taken_or_not() -> Non
     assert set(inside) == {names.AHEAD_SPAN, names.QUEUE_SPAN, names.FORWARD_SPAN, names.KERNEL_SPAN}
     assert inside[names.AHEAD_SPAN].start_ns == taken.start_ns
     assert inside[names.QUEUE_SPAN].start_ns == inside[names.AHEAD_SPAN].end_ns
+    known = {span.span_id for span in spans}
+    assert {span.parent_id for span in spans} - known == {1, 2, 3}, "what was sent with the three blocks"
+    # What was ahead of its turn overlaps with the step before: nothing of its own work begins until that is over.
+    assert taken.start_ns < step.end_ns <= inside[names.QUEUE_SPAN].start_ns

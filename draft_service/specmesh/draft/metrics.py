@@ -1,5 +1,6 @@
 """What a draft service measures of its blocks, and the spans of entries. By default nobody asks."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from specmesh.draft.block import Ended, Event, Failed, Needed, Tokens
@@ -7,9 +8,9 @@ from specmesh.draft.drafter import DrafterInfo
 from specmesh.draft.engine import DraftEngine
 from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.entries import EntrySpans, Phase
-from specmesh.runtime.telemetry.instruments import Deferred, Registry
+from specmesh.runtime.telemetry.instruments import Deferred, Registry, Tally
 from specmesh.runtime.telemetry.spans import Attribute
-from specmesh.runtime.types import ContextSource
+from specmesh.runtime.types import ContextSource, DraftEndReason
 
 CONTEXT_NEEDED = "context_needed"
 
@@ -34,27 +35,43 @@ class NoBlockWatch:
         """Nothing."""
 
 
+_Kind = tuple[DraftEndReason, ContextSource]
+_Block = tuple[int, int, int, int, _Kind]
+"""Nanoseconds in the queue and computing; batch size; tokens."""
+
+
 class BlockMetrics:
     """Time by part, tokens, batch size, and where contexts came from."""
 
     def __init__(self, registry: Registry) -> None:
         durations = registry.histogram(names.DRAFT_DURATION)
         self._queue, self._compute = durations.of("queue"), durations.of("compute")
-        self._blocks = registry.counter(names.DRAFT_BLOCKS)
+        self._series = registry.counter(names.DRAFT_BLOCKS)
         self._tokens = registry.counter(names.DRAFT_TOKENS).of()
         self._batch = registry.histogram(names.DRAFT_BATCH).of()
-        self.ended = Deferred(registry, self._record).note
+        self._blocks: Deferred[_Block] = Deferred(registry, self._record)
+        self._kinds: Tally[_Kind] = Tally(registry, self._count)
 
-    def _record(self, block: Ended) -> None:
-        self._queue.record(block.queue_ns / 1e9)
-        self._compute.record(block.compute_ns / 1e9)
-        self._batch.record(block.batch_size)
-        self._tokens.add(block.num_drafted)
-        self._blocks.of(block.reason.value, block.source.value).add()
+    def ended(self, block: Ended) -> None:
+        """A block is complete."""
+        kind = block.reason, block.source
+        self._blocks.note((block.queue_ns, block.compute_ns, block.batch_size, block.num_drafted, kind))
+
+    def _record(self, blocks: Sequence[_Block]) -> None:
+        queue_ns, compute_ns, batch_sizes, num_drafted, kinds = zip(*blocks, strict=True)
+        self._queue.record_nanoseconds(queue_ns)
+        self._compute.record_nanoseconds(compute_ns)
+        self._batch.record_all(batch_sizes)
+        self._tokens.add(sum(num_drafted))
+        self._kinds.add(kinds)
+
+    def _count(self, kind: _Kind, number: int) -> None:
+        reason, source = kind
+        self._series.of(reason.value, source.value).add(number)
 
     def failed(self, failure: Failed) -> None:
         """An entry has failed."""
-        self._blocks.of(failure.reason.value, "").add()
+        self._series.of(failure.reason.value, "").add()
 
 
 def observe_draft(registry: Registry, engine: DraftEngine, info: DrafterInfo) -> None:

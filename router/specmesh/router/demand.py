@@ -10,7 +10,7 @@ from specmesh.router.policies.demand import KnowsDemand, UnloadedTimes
 from specmesh.router.policies.interface import Arm, ArmView, Policy, StepView
 from specmesh.runtime.telemetry.instruments import CounterFamily
 
-SHARE = 1 / 16
+SHARE = 1 / 32
 """Of the steps, drawn by lot, that are looked at, each standing for all of them: looking takes as long as choosing."""
 
 
@@ -35,7 +35,7 @@ class Demand:
         self._share = share
         self._lot = lot or random.Random().random
         self._counter = counter
-        self._policy = policy
+        self._knows = policy if isinstance(policy, KnowsDemand) else None
         self._arms = arms
         self._known: dict[str, ArmRecord] = {}
         self.unloaded = UnloadedTimes()
@@ -50,17 +50,17 @@ class Demand:
             self._known[record.facts.pool] = record
         if session.held_out or not step.view.max_block_length:
             return
-        there = {each.arm.pool for each in step.view.arms}
-        missing = session.plan.scope.pools - there
-        unseen = {pool for pool in missing if pool not in self._known}
-        absent = [self._known[pool] for pool in missing - unseen]
-        views = [_view(record) for record in absent if _might(record, session.plan.scope, step.view)]
+        scope = session.plan.scope
+        missing = scope.pools - {each.arm.pool for each in step.view.arms}
+        unseen = missing - self._known.keys()
+        absent = [self._known[pool] for pool in missing - unseen] if missing else []
+        views = [_view(record) for record in absent if _might(record, scope, step.view)]
         for pool in {arm.pool for arm in self._wanted(step, views)} | unseen:
             self._counter.of(pool).add(1 / self._share)
 
     def _wanted(self, step: CommittedStep, absent: list[ArmView]) -> Collection[Arm]:
-        if isinstance(self._policy, KnowsDemand):
-            return self._policy.in_demand(step.view, absent, self.unloaded.seconds)
+        if self._knows is not None:
+            return self._knows.in_demand(step.view, absent, self.unloaded.seconds)
         chosen = [step.choice.arm] if step.choice.arm is not None else []
         return [*chosen, *(each.arm for each in absent)]
 

@@ -1,7 +1,6 @@
-"""What a router measures of steps and requests. Series are looked up once and kept: a step costs a few microseconds."""
+"""What a router measures of steps and requests. Steps are noted, and added up many at a time."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from specmesh.router.committed import CommittedStep
 from specmesh.router.demand import Demand
@@ -10,10 +9,11 @@ from specmesh.router.policies.interface import Arm
 from specmesh.router.session import Session
 from specmesh.router.timing import PARTS, StepNanoseconds
 from specmesh.runtime.telemetry import names
-from specmesh.runtime.telemetry.instruments import Count, Deferred, Registry, Values
+from specmesh.runtime.telemetry.instruments import Count, Deferred, Registry, Tally, Values
 from specmesh.runtime.telemetry.spans import Span
-from specmesh.runtime.types import BlockRefusal, FallbackReason, StepResult
+from specmesh.runtime.types import BlockRefusal, FallbackReason
 
+TOTAL = "total"
 MAX_POSITIONS = 16
 """Places of a block with series of their own."""
 OTHER_TENANT = "other"
@@ -35,17 +35,13 @@ class _OfArm:
         self.refusals = {reason: refusals.of(pool, reason.value) for reason in BlockRefusal} if arm else {}
 
 
-class _Step(NamedTuple):
-    """What of a committed step is counted; nothing of its session, which may be over by then."""
+_Outcome = tuple[Arm | None, int, int, int, FallbackReason | None, BlockRefusal | None, bool | None]
+"""Arm; tokens drafted, accepted and emitted; why without a draft; why the block was refused; whether the session is
+held out, None of one that says something of drafts. Steps of which the same came are counted together."""
 
-    spent: StepNanoseconds
-    arm: Arm | None
-    result: StepResult
-    num_proposed: int
-    compute_ns: int
-    held_out: bool | None
-    """None of a session that says something of drafts."""
-    fallback: FallbackReason | None
+_Step = tuple[StepNanoseconds, int, int, _Outcome]
+"""Times; tokens of the block, and nanoseconds that it took to compute. Nothing of its session, which may be over when
+this is looked at. Tuples, as to make anything else takes a tenth of what telemetry may take of a step."""
 
 
 class StepMetrics:
@@ -54,56 +50,67 @@ class StepMetrics:
     def __init__(self, registry: Registry, demand: Demand) -> None:
         self._registry = registry
         durations = registry.histogram(names.STEP_DURATION)
-        self._total = durations.of("total")
-        self._parts = [durations.of(part) for part in PARTS]
+        self._durations = [durations.of(part) for part in (TOTAL, *PARTS)]
         fallbacks = registry.counter(names.FALLBACKS)
         self._fallbacks = {reason: fallbacks.of(reason.value) for reason in FallbackReason}
         self._demand = demand
         self._steps: Deferred[_Step] = Deferred(registry, self._record)
+        self._outcomes: Tally[_Outcome] = Tally(registry, self._count)
         self._arms: dict[Arm | None, _OfArm] = {None: _OfArm(registry, None)}
         time, tokens = registry.counter(names.GROUP_TIME), registry.counter(names.GROUP_TOKENS)
         self._groups = {held_out: (time.of(group), tokens.of(group)) for held_out, group in GROUPS.items()}
 
-    def done(self, step: CommittedStep, span: Span | None) -> None:
+    def done(self, step: CommittedStep, span: Span | None = None) -> None:
         """A step is committed. `span` is its own, when it is traced."""
         session, drafted, result = step.session, step.drafted, step.result
-        group = session.held_out if session.plan.leaves_drafts_to_policy else None
-        compute_ns = 0 if drafted.work.predicted else drafted.work.compute_ns
-        self._steps.note(
-            _Step(step.spent, drafted.arm, result, len(drafted.block.token_ids), compute_ns, group, step.fallback)
+        outcome = (
+            drafted.arm,
+            result.num_drafted,
+            result.num_accepted,
+            len(result.token_ids),
+            step.fallback,
+            result.block_refusal,
+            session.held_out if session.leaves_drafts_to_policy else None,
         )
+        compute_ns = 0 if drafted.work.predicted else drafted.work.compute_ns
+        self._steps.note((step.spent, len(drafted.block.token_ids), compute_ns, outcome))
         if span is not None:
-            self._total.link(step.spent.total / 1e9, span.trace_id, span.span_id)
+            self._durations[0].link(step.spent.total / 1e9, span.trace_id, span.span_id)
         self._demand.count(step)
 
-    def _record(self, step: _Step) -> None:
-        spent, arm, result = step.spent, step.arm, step.result
-        self._total.record(spent.total / 1e9)
-        times = (spent.draft, spent.network, spent.queue, spent.forward, spent.verify, spent.router)
-        for series, nanoseconds in zip(self._parts, times, strict=True):
-            series.record(nanoseconds / 1e9)
+    def _record(self, steps: Sequence[_Step]) -> None:
+        spent, num_proposed, compute_ns, outcomes = zip(*steps, strict=True)
+        for series, nanoseconds in zip(self._durations, zip(*spent, strict=True), strict=True):
+            series.record_nanoseconds(nanoseconds)
+        self._outcomes.add(outcomes)
+        arms, *_, groups = zip(*outcomes, strict=True)
+        self._demand.unloaded.add(zip(arms, compute_ns, num_proposed, strict=True))
+        for held_out in {*groups} - {None}:
+            total_ns = sum([each.total for each, group in zip(spent, groups, strict=True) if group is held_out])
+            self._groups[held_out][0].add(total_ns / 1e9)
+
+    def _count(self, outcome: _Outcome, number: int) -> None:
+        """So many steps of which the same came."""
+        arm, num_drafted, num_accepted, num_emitted, fallback, refusal, held_out = outcome
         of_arm = self._arms.get(arm) or self._arms.setdefault(arm, _OfArm(self._registry, arm))
-        of_arm.steps.add()
-        of_arm.emitted.add(len(result.token_ids))
-        if step.held_out is not None:
-            time, tokens = self._groups[step.held_out]
-            time.add(spent.total / 1e9)
-            tokens.add(len(result.token_ids))
-        if step.fallback is not None:
-            self._fallbacks[step.fallback].add()
+        of_arm.steps.add(number)
+        of_arm.emitted.add(num_emitted * number)
+        if held_out is not None:
+            self._groups[held_out][1].add(num_emitted * number)
+        if fallback is not None:
+            self._fallbacks[fallback].add(number)
         if arm is not None:
-            self._demand.unloaded.add(arm, step.compute_ns / 1e9, step.num_proposed)
-            _count_places(of_arm.drafted, result.num_drafted)
-            _count_places(of_arm.accepted, result.num_accepted)
-            if result.block_refusal is not None:
-                of_arm.refusals[result.block_refusal].add()
+            _count_places(of_arm.drafted, num_drafted, number)
+            _count_places(of_arm.accepted, num_accepted, number)
+            if refusal is not None:
+                of_arm.refusals[refusal].add(number)
 
 
-def _count_places(series: Sequence[Count], number: int) -> None:
-    for place in range(min(number, MAX_POSITIONS)):
-        series[place].add()
-    if number > MAX_POSITIONS:
-        series[-1].add(number - MAX_POSITIONS)
+def _count_places(series: Sequence[Count], num_tokens: int, num_blocks: int) -> None:
+    for place in range(min(num_tokens, MAX_POSITIONS)):
+        series[place].add(num_blocks)
+    if num_tokens > MAX_POSITIONS:
+        series[-1].add((num_tokens - MAX_POSITIONS) * num_blocks)
 
 
 class RequestMetrics:

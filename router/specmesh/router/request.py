@@ -140,7 +140,7 @@ def _sampling(message: pb.SamplingParams, vocabulary_size: int) -> Sampling:
     sampling = sampling_from_proto(message)
     for token, _ in sampling.logit_bias:
         if token >= vocabulary_size:
-            raise InvalidValue(f"sampling.logit_bias[{token}]", f"the vocabulary has {vocabulary_size} ids")
+            raise InvalidValue("sampling.logit_bias", f"not an id of the vocabulary, which has {vocabulary_size}")
     return sampling
 
 

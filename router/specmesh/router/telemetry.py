@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Self
 
@@ -50,23 +50,21 @@ class Telemetry:
 class _MeasuredStep(Unwatched):
     """Any step that is not traced; it holds nothing of one."""
 
-    __slots__ = ("_metrics",)
+    __slots__ = ("done",)
+
+    done: Callable[[CommittedStep], None]
 
     def __init__(self, metrics: StepMetrics) -> None:
-        self._metrics = metrics
-
-    def done(self, step: CommittedStep) -> None:
-        """Count it."""
-        self._metrics.done(step, None)
+        self.done = metrics.done
 
 
-class _LaterStep(_MeasuredStep):
+class _LaterStep(Unwatched):
     """A step after those that have spans of their own."""
 
-    __slots__ = ("_spans",)
+    __slots__ = ("_metrics", "_spans")
 
     def __init__(self, metrics: StepMetrics, spans: LaterSteps) -> None:
-        super().__init__(metrics)
+        self._metrics = metrics
         self._spans = spans
 
     def done(self, step: CommittedStep) -> None:

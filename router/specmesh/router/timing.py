@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from specmesh.router.block import DraftWork
 from specmesh.router.policies.interface import StepSeconds
@@ -11,8 +11,7 @@ from specmesh.runtime.types import VerifyTiming
 PARTS = ("draft", "network", "queue", "forward", "verify", "router")
 
 
-@dataclass(frozen=True, slots=True)
-class StepNanoseconds:
+class StepNanoseconds(NamedTuple):
     """Time a step spent waiting, by part; `router` is what is left, so the parts add up exactly."""
 
     total: int
@@ -25,8 +24,7 @@ class StepNanoseconds:
 
     def seconds(self) -> StepSeconds:
         """As policies take it."""
-        parts = self.total, self.draft, self.network, self.queue, self.forward, self.verify, self.router
-        return StepSeconds(*(part / 1e9 for part in parts))
+        return StepSeconds(*[part / 1e9 for part in self])
 
     def parts(self) -> dict[str, float]:
         """Seconds by part, by name."""

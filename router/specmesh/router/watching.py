@@ -23,7 +23,7 @@ class WatchedStep(Protocol):
     def verify(self, *, asked: bool) -> AbstractContextManager[object]:
         """Around the wait for the verifier; not `asked` within a run, whose first step asked for this one too."""
 
-    def done(self, step: CommittedStep) -> None:
+    def done(self, step: CommittedStep, /) -> None:
         """It is committed."""
 
 
@@ -78,7 +78,7 @@ class Unwatched:
         """Nothing around it."""
         return self
 
-    def done(self, step: CommittedStep) -> None:
+    def done(self, step: CommittedStep, /) -> None:
         """Nothing."""
 
 

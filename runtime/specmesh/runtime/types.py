@@ -11,7 +11,13 @@ from typing import NamedTuple
 from specmesh.runtime.errors import InvalidValue
 
 
-class Rule(Enum):
+class Word(Enum):
+    """One of a closed set of words. There is one object for each, so it hashes as that: `Enum` does so by its name."""
+
+    __hash__ = object.__hash__
+
+
+class Rule(Word):
     """How a block is verified (specification 1.3). At temperature 0 all three are the same."""
 
     BLOCK = "block"
@@ -19,14 +25,14 @@ class Rule(Enum):
     COUPLED = "coupled"
 
 
-class FinishReason(Enum):
+class FinishReason(Word):
     """Why a session's text ended."""
 
     STOP = "stop"
     LENGTH = "length"
 
 
-class BlockRefusal(Enum):
+class BlockRefusal(Word):
     """What was wrong with a block. A refused block is as if nothing had been drafted."""
 
     MALFORMED_ROW = "malformed_row"
@@ -36,7 +42,7 @@ class BlockRefusal(Enum):
     TOO_LONG = "too_long"
 
 
-class DraftEndReason(Enum):
+class DraftEndReason(Word):
     """Why a draft's block has the length it has."""
 
     LENGTH = "length"
@@ -47,7 +53,7 @@ class DraftEndReason(Enum):
     CONTEXT = "context"
 
 
-class ContextSource(Enum):
+class ContextSource(Word):
     """Where a draft's context came from."""
 
     COLD = "cold"
@@ -55,7 +61,7 @@ class ContextSource(Enum):
     PREDICTED = "predicted"
 
 
-class ArmState(Enum):
+class ArmState(Word):
     """State of an arm as the router sees it."""
 
     READY = "ready"
@@ -66,7 +72,7 @@ class ArmState(Enum):
     DRAINING = "draining"
 
 
-class FallbackReason(Enum):
+class FallbackReason(Word):
     """Why a step went without a draft."""
 
     POLICY = "policy"
@@ -76,7 +82,7 @@ class FallbackReason(Enum):
     FORBIDDEN = "forbidden"
 
 
-class EntryErrorReason(Enum):
+class EntryErrorReason(Word):
     """Why one entry of a frame failed; `entry_error.proto` says of each whether a retry can help."""
 
     INVALID_VALUE = "invalid_value"
@@ -139,8 +145,8 @@ class Sampling:
             _check_added(f"sampling.{name}", getattr(self, name))
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             raise InvalidValue("sampling.logit_bias", f"at most {MAX_LOGIT_BIAS} entries, got {len(self.logit_bias)}")
-        for token, bias in self.logit_bias:
-            _check_added(f"sampling.logit_bias[{token}]", bias)
+        for _, bias in self.logit_bias:
+            _check_added("sampling.logit_bias", bias)
 
     @property
     def greedy(self) -> bool:

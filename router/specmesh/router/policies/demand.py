@@ -5,7 +5,7 @@ weighed at the time its blocks take when nothing waits, against everything else 
 is weighed by what is remembered of it.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from specmesh.router.policies.interface import Arm, ArmView, Choice, StepView
@@ -21,13 +21,14 @@ class UnloadedTimes:
     def __init__(self) -> None:
         self.seconds: dict[Arm, float] = {}
 
-    def add(self, arm: Arm, seconds: float, num_tokens: int) -> None:
-        """A block; `seconds` do not count what it waited for its turn."""
-        if seconds <= 0 or num_tokens <= 0:
-            return
-        sample = seconds / num_tokens
-        known = self.seconds.setdefault(arm, sample)
-        self.seconds[arm] = known + (sample - known) * (DOWN if sample < known else UP)
+    def add(self, blocks: Iterable[tuple[Arm | None, int, int]]) -> None:
+        """Blocks: the arm, the nanoseconds that it computed without what it waited for its turn, and the tokens."""
+        seconds = self.seconds
+        for arm, nanoseconds, num_tokens in blocks:
+            if arm is not None and nanoseconds > 0 and num_tokens > 0:
+                sample = nanoseconds / num_tokens / 1e9
+                known = seconds.get(arm, sample)
+                seconds[arm] = known + (sample - known) * (DOWN if sample < known else UP)
 
 
 def arms_in_demand(

@@ -36,7 +36,7 @@ class FixedPolicy:
     def in_demand(self, view: StepView, absent: Sequence[ArmView], unloaded: Mapping[Arm, float]) -> Collection[Arm]:
         """What it would choose if all were there; times do not matter."""
         del unloaded
-        choice = self.choose(replace(view, arms=(*view.arms, *absent)))
+        choice = self.choose(replace(view, arms=(*view.arms, *absent)) if absent else view)
         return [choice.arm] if choice.arm is not None else []
 
     def observe(self, observation: StepObservation) -> None:

@@ -6,13 +6,12 @@ A policy sees the past only: what a draft would propose now is not in a `StepVie
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from specmesh.runtime.types import Rule
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Arm:
+class Arm(NamedTuple):  # Not a dataclass: it is a key, and a step hashes it ten times.
     """A pool at one model digest."""
 
     pool: str

@@ -58,7 +58,7 @@ async def open_telemetry(service: str, config: TelemetryConfig) -> AsyncIterator
     registry = Registry()
     dropped = registry.counter(TELEMETRY_DROPPED)
     resource = _resource(service)
-    collect = _on_loop(asyncio.get_running_loop(), registry.collect)
+    collect = on_loop(asyncio.get_running_loop(), registry.collect)
     port = _open_port(config, collect, resource)
     exporter = None
     try:
@@ -106,7 +106,7 @@ def _require(module: str, setting: str) -> None:
         raise ConfigError(f"{setting}: needs packages that are not installed: pip install 'specmesh[otel]'")
 
 
-def _on_loop(loop: asyncio.AbstractEventLoop, collect: Callable[[], list[Family]]) -> Callable[[], list[Family]]:
+def on_loop(loop: asyncio.AbstractEventLoop, collect: Callable[[], list[Family]]) -> Callable[[], list[Family]]:
     """`collect`, for other threads: it looks at what the event loop owns. Raises `TimeoutError`."""
 
     async def call() -> list[Family]:
