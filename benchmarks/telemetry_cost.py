@@ -4,15 +4,17 @@ A mesh of table models, whose steps are as cheap as steps get, so telemetry's sh
 process, over real gRPC, so that the CPU time is the process's own; and it is one mesh, whose telemetry is switched
 between requests, so that nothing else differs. A slice is a request or a few; slices of all kinds are interleaved in
 random order and compared within their round. The trimmed mean of the differences over that of a step has a bootstrap
-interval over the rounds. `off_again` is off once more: its difference says how well the method measures.
+interval over the rounds. `off_again` is one off against the other: its difference says how well the method measures.
 
-With telemetry both unsampled and traced requests are measured; what 1 % costs follows from these two. `seams` is what
-the places where telemetry is asked cost when there is none. The collector is a process of its own, whose time does not
-count. Prints JSON.
+With telemetry both unsampled and traced requests are measured; what 1 % costs follows from these two. It is nearly all
+of it the unsampled ones', so a round has two slices of them and two of off, and some rounds have a traced one. `seams`
+is what the places where telemetry is asked cost when there is none. The collector is a process of its own, whose time
+does not count. Prints JSON.
 """
 
 import argparse
 import asyncio
+import copy
 import gc
 import json
 import random
@@ -20,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,11 @@ from specmesh.runtime.telemetry.otlp import OtlpExporter
 from specmesh.runtime.telemetry.setup import on_loop
 from specmesh.runtime.telemetry.spans import Tracer
 
-OFF, OFF_AGAIN, UNSAMPLED, TRACED = "off", "off_again", "unsampled", "traced"
-KINDS = (OFF, OFF_AGAIN, UNSAMPLED, TRACED)
+OFF, UNSAMPLED, TRACED = "off", "unsampled", "traced"
+TWICE = 2
+"""Slices of off and of unsampled in a round."""
+TRACED_EVERY = 4
+"""Rounds of which one has a traced slice."""
 SAMPLED_SHARE = 0.01
 TOKENS = 150
 """Of a request: some 50 steps, all of which have spans of their own when the request is traced."""
@@ -88,7 +92,7 @@ class Slices:
     """Takes slices of load of each kind."""
 
     def __init__(self, untraced: AsyncClient, traced: AsyncClient, switch: Switch, exporter: OtlpExporter) -> None:
-        self._clients = dict.fromkeys(KINDS, untraced) | {TRACED: traced}
+        self._clients = {OFF: untraced, UNSAMPLED: untraced, TRACED: traced}
         self._switch = switch
         self._exporter = exporter
 
@@ -131,33 +135,60 @@ async def measure(folder: Path, endpoint: str, policy: str, seconds: float, at_a
 
 
 async def rounds(slices: Slices, seconds: float, at_a_time: int) -> dict[str, list[float]]:
-    """One slice of each kind a round, in random order."""
-    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    order, shuffle = list(KINDS), random.Random(0).shuffle
+    """Slices in the order of their rounds; within one, kinds come in random order."""
+    found: dict[str, list[float]] = {OFF: [], UNSAMPLED: [], TRACED: []}
+    shuffle, count = random.Random(0).shuffle, 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:
+        order = [OFF, UNSAMPLED] * TWICE + ([TRACED] if count % TRACED_EVERY == 0 else [])
         shuffle(order)
         for kind in order:
             found[kind].append(await slices.take(kind, at_a_time))
+        count += 1
     return found
 
 
-def compare(values: Sequence[float], base: Sequence[float]) -> dict[str, float]:
-    """Trimmed mean of the differences to `base` over that of `base`, with its 95 % bootstrap interval over the rounds.
+class Share:
+    """By how much `values` exceed `base`, pair by pair, as a share of `base`; with its bootstrap over the pairs.
 
-    A tenth of the rounds is left out at either end: those in which something else took the caches.
+    A tenth of the pairs is left out at either end: those in which something else took the caches.
     """
-    draw = np.random.default_rng(1)
-    pairs = np.array([values, base])
 
-    def share(chosen: np.ndarray) -> float:
-        differences = chosen[0] - chosen[1]
-        return float(trim_mean(differences, TRIMMED) / trim_mean(chosen[1], TRIMMED))
+    def __init__(self, values: np.ndarray, base: np.ndarray) -> None:
+        draw, pairs = np.random.default_rng(1), np.array([values, base])
+        chosen = draw.integers(0, len(base), (RESAMPLES, len(base)))
+        self.mean = _share(pairs)
+        self.again = np.array([_share(pairs[:, each]) for each in chosen])
 
-    count = pairs.shape[1]
-    again = [share(pairs[:, draw.integers(0, count, count)]) for _ in range(RESAMPLES)]
-    low, high = np.quantile(again, [0.025, 0.975])
-    return {"mean": round(share(pairs), 4), "low": round(float(low), 4), "high": round(float(high), 4)}
+    def mixed_with(self, other: "Share", weight: float) -> "Share":
+        """So much of the other in place of this."""
+        mixed = copy.copy(self)
+        mixed.mean = (1 - weight) * self.mean + weight * other.mean
+        mixed.again = (1 - weight) * self.again + weight * other.again
+        return mixed
+
+    def report(self) -> dict[str, float]:
+        """With its 95 % interval."""
+        low, high = np.quantile(self.again, [0.025, 0.975])
+        return {"mean": round(self.mean, 4), "low": round(float(low), 4), "high": round(float(high), 4)}
+
+
+def _share(pairs: np.ndarray) -> float:
+    return float(trim_mean(pairs[0] - pairs[1], TRIMMED) / trim_mean(pairs[1], TRIMMED))
+
+
+def more_than_off(found: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    """What each kind takes more than off."""
+    offs, unsampled = (np.reshape(found[kind], (-1, TWICE)) for kind in (OFF, UNSAMPLED))
+    base = offs.mean(axis=1)
+    of_unsampled = Share(unsampled.mean(axis=1), base)
+    of_traced = Share(np.array(found[TRACED]), base[::TRACED_EVERY])
+    return {
+        "off_again": Share(offs[:, 1], offs[:, 0]).report(),
+        UNSAMPLED: of_unsampled.report(),
+        "one_percent": of_unsampled.mixed_with(of_traced, SAMPLED_SHARE).report(),
+        "every_request": of_traced.report(),
+    }
 
 
 def seams_seconds(steps: int = 200_000) -> float:
@@ -197,21 +228,14 @@ def main() -> None:
         busy = others.cores()
         collector.communicate()
     per_step, seams = float(trim_mean(found[OFF], TRIMMED)), seams_seconds()
-    pairs = zip(found[UNSAMPLED], found[TRACED], strict=True)
-    one_percent = [(1 - SAMPLED_SHARE) * unsampled + SAMPLED_SHARE * traced for unsampled, traced in pairs]
     report = {
         "machine": machine(),
         "cores_of_others": round(busy, 3),
         "policy": options.policy,
         "at_a_time": options.at_a_time,
-        "rounds": len(one_percent),
+        "rounds": len(found[OFF]) // TWICE,
         "cpu_ms_per_step": {kind: round(float(trim_mean(values, TRIMMED)) * 1e3, 4) for kind, values in found.items()},
-        "more_than_off": {
-            "off_again": compare(found[OFF_AGAIN], found[OFF]),
-            "unsampled": compare(found[UNSAMPLED], found[OFF]),
-            "one_percent": compare(one_percent, found[OFF]),
-            "every_request": compare(found[TRACED], found[OFF]),
-        },
+        "more_than_off": more_than_off(found),
         "seams_us_per_step": round(seams * 1e6, 3),
         "seams_share_of_step": round(seams / per_step, 5),
         "targets": TARGETS,
