@@ -144,9 +144,10 @@ class TickGraphs:
         if not self._chunks or tokens > self._chunks[-1] or rows > self._chunk_rows[-1]:
             return None
         rows_size = self._chunk_rows[bisect_left(self._chunk_rows, rows)]
-        bucket = self._chunk_bucket(self._chunks[bisect_left(self._chunks, tokens)], rows_size)
         tiles = sum(-(-length // self._chunk_queries) for length in lengths)
-        return bucket if tiles <= bucket.tiles else None
+        sizes = self._chunks[bisect_left(self._chunks, tokens) :]
+        buckets = (self._chunk_bucket(size, rows_size) for size in sizes)
+        return next((bucket for bucket in buckets if tiles <= bucket.tiles), None)
 
     def run(self, spans: Sequence[Span], bucket: Bucket) -> Tensor:
         """Logits [R, W] of the rows wanted, in order; overwritten by the next run."""
