@@ -25,7 +25,8 @@ from specmesh.v1.router_service_pb2_grpc import RouterServiceStub
 pytestmark = [needs_tools, pytest.mark.slow]
 VERIFIER, ROUTER = "mesh-specmesh-verifier-main", "mesh-specmesh-router"
 DRAFTS = {name: f"mesh-specmesh-draft-{name}" for name in ("near", "lookup")}
-TOKEN = "token-of-the-team"
+TOKEN, TENANTS_TOKEN = "token-of-the-team", "token-of-a-tenant"
+PARTNER = "draft.partner.example.com"
 TABLES = {
     "volumes": [{"name": "tables", "persistentVolumeClaim": {"claimName": "tables"}}],
     "volumeMounts": [{"name": "tables", "mountPath": "/srv/tables", "readOnly": True}],
@@ -41,7 +42,7 @@ VALUES = {
     "verifiers": [{"name": "main", "model": "target", "config": {"table": {"delay_ms": 40}}, **TABLES, **SCALED}],
     "drafts": [
         {"name": "near", "kind": "table", "model": "near"},
-        {"name": "lookup", "kind": "lookup"},
+        {"name": "lookup", "kind": "lookup", "trust": "untrusted", "tls": {"secret": "partner", "serverName": PARTNER}},
         {"name": "absent", "kind": "lookup", "autoscaling": {"enabled": True, "kind": "keda", **SCALING, "min": 0}},
     ],
     "router": {
@@ -55,7 +56,13 @@ VALUES = {
         },
     },
     "tls": TLS,
-    "auth": {"existingSecret": "tokens", "callers": [{"name": "team", "roles": ["client", "operator", "debug"]}]},
+    "auth": {
+        "existingSecret": "tokens",
+        "callers": [
+            {"name": "team", "roles": ["client", "operator", "debug"]},
+            {"name": "tenant", "key": "of-the-tenant", "pools": ["near"]},
+        ],
+    },
     "test": {"tokens": "0,1", "tokenKey": "team", "timeoutSeconds": 60},
     # Nobody collects there: that may cost nothing, and hold up no drain.
     "telemetry": {"otlpEndpoint": "http://127.0.0.1:9", "prometheusPort": 9464, "sampleRatio": 1},
@@ -83,12 +90,13 @@ def node_with_secrets(folder: Path) -> Node:
     authority, tokens = Authority(folder), folder / "tokens"
     tokens.mkdir()
     (tokens / "team").write_text(f"{TOKEN}\n")
-    backends = [f"{name}.ai.svc" for name in ("mesh-specmesh-verifier", *DRAFTS.values())]
+    (tokens / "of-the-tenant").write_text(f"{TENANTS_TOKEN}\n")
     secrets = {
         "public": authority.issue("public", "localhost", f"{ROUTER}.ai.svc"),
         "mesh": authority.issue("mesh", f"{ROUTER}.ai.svc"),
-        "v": authority.issue("v", backends[0]),
-        "d": authority.issue("d", *backends[1:]),
+        "v": authority.issue("v", "mesh-specmesh-verifier.ai.svc"),
+        "d": authority.issue("d", f"{DRAFTS['near']}.ai.svc"),
+        "partner": authority.issue("partner", PARTNER),
         "tokens": tokens,
     }
     write_tables(folder, 8, seed=5)
@@ -148,6 +156,16 @@ async def test_the_rendered_commands_start_services_that_generate(release: Relea
                 assert answer.finished is not None
                 assert {each.pool for each in answer.finished.usage.pools} == {pool, "verifier"}
             assert (await refused(generate(stub, request()))).code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_tenant_reaches_its_own_pools_only(release: Release) -> None:
+    tenant = {"metadata": (("authorization", f"Bearer {TENANTS_TOKEN}"),)}
+    async with client(release, 0) as stub:
+        answer = await generate(stub, request(arms=["near"], block_length=4), **tenant)
+        assert answer.finished is not None
+        assert {each.pool for each in answer.finished.usage.pools} == {"near", "verifier"}
+        error = await refused(generate(stub, request(arms=["lookup"]), **tenant))
+        assert from_rpc_error(error).field == "draft.arms[0]"
 
 
 async def test_what_autoscaling_asks_for_is_exported(release: Release) -> None:
@@ -248,5 +266,5 @@ async def test_c32_a_verifier_that_ends_finishes_its_sessions(release: Release) 
 def test_no_pod_logs_a_secret(release: Release) -> None:
     logs = "".join(each.log() for each in release.pods)
     assert '"level"' in logs
-    for secret in (TOKEN, "PRIVATE", "Bearer"):
+    for secret in (TOKEN, TENANTS_TOKEN, "PRIVATE", "Bearer"):
         assert secret not in logs
