@@ -160,6 +160,21 @@ def test_certificates_that_are_named_and_not_used_are_said(notes: Notes) -> None
     assert "tls.routerSecret, tls.meshSecret, tls.verifierSecret, tls.draftSecret are not used" in said
 
 
+def test_where_drafts_may_send_what_they_see_is_said(notes: Notes) -> None:
+    """DNS and a collector that is named are all that the threat model allows them; more is a user's word."""
+    hub = {"models": {"target": {"path": "/t"}, "hub": {"hub": "a/b"}}, "networkPolicy": {"allowHub": True}}
+    said = notes(values({**GPU_DRAFT, "model": "hub"}, LOOKUP, **hub))
+    assert "drafts small: sees contexts, and may reach port 443 anywhere, because its model comes from the hub." in said
+    assert "drafts lookup: sees contexts" not in said
+    further = {**LOOKUP, "egress": [{"ports": [{"port": 8443}]}]}
+    assert "drafts lookup: sees contexts, and may reach what its egress names." in notes(values(further))
+    collector = {"telemetry": {"otlpEndpoint": "http://collector:4317"}}
+    anywhere = "networkPolicy.otlpTo is empty: drafts and verifiers may reach port 4317 anywhere."
+    assert anywhere in notes(values(**collector))
+    assert anywhere not in notes(values(**collector, networkPolicy={"otlpTo": [{"podSelector": {}}]}))
+    assert anywhere not in notes(values(**collector, networkPolicy={"enabled": False}))
+
+
 def test_open_network_policies_are_said(notes: Notes) -> None:
     assert "any pod of the cluster can reach drafts and verifiers, and they answer it" in notes(
         values(networkPolicy={"enabled": False})

@@ -49,6 +49,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- define "specmesh.healthPort" -}}50060{{- end -}}
 
+{{/* The collector's port. */}}
+{{- define "specmesh.otlpPort" -}}{{ regexFind "[0-9]+/?$" .Values.telemetry.otlpEndpoint | trimSuffix "/" | int }}{{- end -}}
+
 {{/* Names in certificates. */}}
 {{- define "specmesh.routerIdentity" -}}
 {{- default (printf "%s-router.%s.svc" (include "specmesh.fullname" .) .Release.Namespace) .Values.tls.routerIdentity -}}

@@ -115,9 +115,31 @@ No callers are configured: whoever reaches the routers may generate, list the dr
 
 Network policies are off: any pod of the cluster can reach drafts and verifiers{{ if not $v.tls.enabled }}, and they answer it{{ end }}.
 {{- end }}
+{{- include "specmesh.notes.egress" . }}
 {{- include "specmesh.notes.idle" . }}
 {{- include "specmesh.notes.untrusted" . }}
 {{- include "specmesh.notes.certificates" . }}
+{{- end -}}
+
+{{/* Where drafts, which see contexts, may send more than the threat model has it. */}}
+{{- define "specmesh.notes.egress" -}}
+{{- $v := .Values }}
+{{- if $v.networkPolicy.enabled }}
+{{- range $v.drafts }}
+{{- if (default dict (index $v.models (default "" .model))).hub }}
+
+drafts {{ .name }}: sees contexts, and may reach port 443 anywhere, because its model comes from the hub. By pvc or image it needs no way out.
+{{- end }}
+{{- if .egress }}
+
+drafts {{ .name }}: sees contexts, and may reach what its egress names.
+{{- end }}
+{{- end }}
+{{- if and $v.telemetry.otlpEndpoint (not $v.networkPolicy.otlpTo) }}
+
+networkPolicy.otlpTo is empty: drafts and verifiers may reach port {{ include "specmesh.otlpPort" . }} anywhere. Name the collector there.
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/* Pools that all callers are kept from. */}}
