@@ -78,7 +78,9 @@ async def run(num_tokens: int, console: Console) -> dict[str, Any]:
     greedy = greedy_by_transformers(str(demo_model(console)), prompts, num_tokens)
     plain: Way = {"draft_mode": "OFF"}
     alone: list[Way] = [
-        {"arms": [draft.pool], "max_block_length": length} for draft in config.drafts for length in (3, 8)
+        {"draft_mode": "ONLY", "arms": [draft.pool], "max_block_length": length}
+        for draft in config.drafts
+        for length in (3, 8)
     ]
     results: dict[str, Any] = {}
     async with (
