@@ -2,7 +2,8 @@
 
 The backend keeps the block tables of the real one and computes nothing: every drafted token is accepted. Microseconds
 of a tick's Python by number of sessions, each with 4 drafted tokens, without what the event loop does (frames, gRPC).
-Processor time of this thread, so that a busy machine hardly changes it; medians. Prints JSON.
+Processor time of this thread: medians, and the lower quartile, which a machine that others use disturbs less. Prints
+JSON.
 
     python benchmarks/tick_host.py --sessions 1 8 64 128
 """
@@ -11,7 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from statistics import median
+from statistics import quantiles
 
 import numpy as np
 from measure import machine
@@ -78,7 +79,12 @@ def measure(count: int, rounds: int) -> dict[str, float]:
         started = time.thread_time_ns()
         core.tick()
         ticks.append(time.thread_time_ns() - started - backend.computed_ns)
-    return {"tick_us": round(median(ticks) / 1e3, 1), "submit_us": round(median(submits) / 1e3, 1)}
+    return {**_summary("tick", ticks), **_summary("submit", submits)}
+
+
+def _summary(name: str, times_ns: Sequence[int]) -> dict[str, float]:
+    quarter, half, _ = quantiles(times_ns)
+    return {f"{name}_us": round(half / 1e3, 1), f"{name}_p25_us": round(quarter / 1e3, 1)}
 
 
 def _engine(count: int, rounds: int) -> tuple[Core, FreeBackend, Unread]:

@@ -173,6 +173,16 @@ def test_every_rank_is_told_all_that_the_first_does() -> None:
     assert [len(tokens) for tokens, *_ in first[4][1]] == [2, 5000]
 
 
+def test_heads_that_do_not_divide_end_both_processes_with_the_numbers(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "odd", plain_model(tiny_config(vocab_size=WIDTH, num_key_value_heads=1)))
+    flags = ["--model", str(folder), "--dtype", "float32", "--tensor-parallel", "2", "--kv-memory", "4MiB"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "specmesh.verifier", *flags]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 2, done.stderr
+    assert "its 1 key-value heads cannot be divided among 2 ranks" in done.stderr
+
+
 def test_torchrun_starts_the_ranks_as_well(folder: Path, tmp_path: Path) -> None:
     """The address comes from rank 0 alone."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
