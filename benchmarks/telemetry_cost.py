@@ -120,6 +120,7 @@ async def measure(folder: Path, endpoint: str, policy: str, seconds: float, at_a
     target, draft = write_tables(folder)
     telemetry, exporter = telemetry_to(endpoint)
     router = {"policy": {"name": policy, "settings": {"fixed_length": 4} if policy == "fixed" else {}}}
+    keeping_up = asyncio.create_task(telemetry.measured.keep_up())
     async with switched_mesh(target, draft, telemetry, router) as address:
         context = f"00-{'ab' * 16}-{'cd' * 8}-01"
         untraced = AsyncClient(address, timeout=600.0)
@@ -131,6 +132,7 @@ async def measure(folder: Path, endpoint: str, policy: str, seconds: float, at_a
             gc.freeze()  # as a verifier does: what loads leave behind would be looked through in somebody's slice
             found = await rounds(slices, seconds, at_a_time)
     await asyncio.to_thread(exporter.stop, 5.0)
+    keeping_up.cancel()
     return found
 
 

@@ -1,5 +1,6 @@
 """Counters, histograms and gauges, and how they look in OTLP and to Prometheus."""
 
+import asyncio
 import threading
 
 import pytest
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from specmesh.runtime.telemetry.instruments import Deferred, Distribution, HistogramPoint, Point, Registry, Tally
+from specmesh.runtime.telemetry.instruments import (
+    AT_A_TIME,
+    Deferred,
+    Distribution,
+    HistogramPoint,
+    Point,
+    Registry,
+    Tally,
+)
 from specmesh.runtime.telemetry.names import ARM_DEMAND, KV_BLOCKS, STEP_DURATION, VERIFIER_BATCH
 from specmesh.runtime.telemetry.otlp_messages import metrics_request
 from specmesh.runtime.telemetry.prometheus import FamilyCollector
@@ -83,36 +92,56 @@ def test_kinds_are_passed_on_with_their_numbers_once() -> None:
         assert list(family.points) == [Point(("code",), 2.0), Point(("prose",), 1.0)]
 
 
-def test_what_is_deferred_is_recorded_by_the_time_that_it_is_collected_or_there_is_much_of_it() -> None:
+def test_what_is_deferred_is_recorded_by_the_time_that_it_is_collected() -> None:
     registry = Registry()
     demand = registry.counter(ARM_DEMAND).of("code")
-    noted: Deferred[float] = Deferred(registry, lambda amounts: demand.add(sum(amounts)), most=3)
-    noted.note(1.0)
-    noted.note(2.0)
+    pieces: list[int] = []
+
+    def record(amounts: list[float]) -> None:
+        pieces.append(len(amounts))
+        demand.add(sum(amounts))
+
+    noted: Deferred[float] = Deferred(registry, record)
+    for _ in range(2 * AT_A_TIME + 1):
+        noted.note(2.0)
     assert demand.value == 0.0
     [family] = registry.collect()
-    assert list(family.points) == [Point(("code",), 3.0)]
-    for _ in range(3):
-        noted.note(1.0)
-    assert demand.value == 6.0
+    assert list(family.points) == [Point(("code",), 4.0 * AT_A_TIME + 2.0)]
+    assert pieces == [AT_A_TIME, AT_A_TIME, 1]
 
 
-def test_what_two_threads_note_and_a_third_collects_is_recorded_once() -> None:
+async def test_what_is_deferred_is_worked_off_though_nobody_collects() -> None:
+    """In pieces, between which others have their turn."""
     registry = Registry()
     demand = registry.counter(ARM_DEMAND).of("code")
-    noted: Deferred[float] = Deferred(registry, lambda amounts: demand.add(sum(amounts)), most=5)
+    turns: list[float] = []
+    noted: Deferred[float] = Deferred(registry, lambda amounts: demand.add(sum(amounts)))
+    for _ in range(3 * AT_A_TIME):
+        noted.note(1.0)
+    keeping_up = asyncio.create_task(registry.keep_up())
+    async with asyncio.timeout(20):
+        while demand.value < 3 * AT_A_TIME:
+            await asyncio.sleep(0)
+            turns += [demand.value] if demand.value not in turns else []
+    keeping_up.cancel()
+    assert turns == [0.0, AT_A_TIME, 2 * AT_A_TIME, 3 * AT_A_TIME]
+
+
+async def test_what_an_engines_thread_notes_while_others_collect_is_recorded_once() -> None:
+    registry = Registry()
+    demand = registry.counter(ARM_DEMAND).of("code")
+    noted: Deferred[float] = Deferred(registry, lambda amounts: demand.add(sum(amounts)))
 
     def note() -> None:
-        for _ in range(3000):
+        for _ in range(30_000):
             noted.note(1.0)
 
-    threads = [threading.Thread(target=note) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
+    thread = threading.Thread(target=note)
+    thread.start()
+    while thread.is_alive():
         registry.collect()
     registry.collect()
-    assert demand.value == 6000.0
+    assert demand.value == 30_000.0
 
 
 def test_otlp_has_names_units_buckets_and_exemplars() -> None:

@@ -39,7 +39,7 @@ class Demand:
         self._arms = arms
         self._known: dict[str, ArmRecord] = {}
         self.unloaded = UnloadedTimes()
-        """What blocks take when nothing waits; whoever counts the steps tells it of all of them."""
+        """What blocks take when nothing waits; whoever counts the steps tells it of some of them."""
 
     def count(self, step: CommittedStep) -> None:
         """A committed step: if the lot falls on it, it counts for each pool that it would choose."""

@@ -1,6 +1,8 @@
 """What a router measures of steps and requests. Steps are noted, and added up many at a time."""
 
 from collections.abc import Callable, Sequence
+from itertools import compress, repeat
+from operator import is_
 
 from specmesh.router.committed import CommittedStep
 from specmesh.router.demand import Demand
@@ -16,6 +18,8 @@ from specmesh.runtime.types import BlockRefusal, FallbackReason
 TOTAL = "total"
 MAX_POSITIONS = 16
 """Places of a block with series of their own."""
+TIMED = 8
+"""One block in so many says how quick its arm is when it is not busy."""
 OTHER_TENANT = "other"
 GROUPS = {False: "speculating", True: "held_out"}
 
@@ -39,9 +43,10 @@ _Outcome = tuple[Arm | None, int, int, int, FallbackReason | None, BlockRefusal 
 """Arm; tokens drafted, accepted and emitted; why without a draft; why the block was refused; whether the session is
 held out, None of one that says something of drafts. Steps of which the same came are counted together."""
 
-_Step = tuple[StepNanoseconds, int, int, _Outcome]
-"""Times; tokens of the block, and nanoseconds that it took to compute. Nothing of its session, which may be over when
-this is looked at. Tuples, as to make anything else takes a tenth of what telemetry may take of a step."""
+_Step = tuple[StepNanoseconds, Arm | None, int, int, bool | None, _Outcome]
+"""Times; arm, tokens of the block, nanoseconds that it took to compute; whether held out; what came of it. Nothing of
+the session, which may be over when this is looked at. Tuples, as to make anything else takes a tenth of what telemetry
+may take of a step."""
 
 
 class StepMetrics:
@@ -63,31 +68,27 @@ class StepMetrics:
     def done(self, step: CommittedStep, span: Span | None = None) -> None:
         """A step is committed. `span` is its own, when it is traced."""
         session, drafted, result = step.session, step.drafted, step.result
-        outcome = (
-            drafted.arm,
-            result.num_drafted,
-            result.num_accepted,
-            len(result.token_ids),
-            step.fallback,
-            result.block_refusal,
-            session.held_out if session.leaves_drafts_to_policy else None,
-        )
+        arm, group = drafted.arm, session.held_out if session.leaves_drafts_to_policy else None
+        num_emitted = len(result.token_ids)
+        refusal = result.block_refusal
+        outcome = (arm, result.num_drafted, result.num_accepted, num_emitted, step.fallback, refusal, group)
         compute_ns = 0 if drafted.work.predicted else drafted.work.compute_ns
-        self._steps.note((step.spent, len(drafted.block.token_ids), compute_ns, outcome))
+        self._steps.note((step.spent, arm, len(drafted.block.token_ids), compute_ns, group, outcome))
         if span is not None:
             self._durations[0].link(step.spent.total / 1e9, span.trace_id, span.span_id)
         self._demand.count(step)
 
     def _record(self, steps: Sequence[_Step]) -> None:
-        spent, num_proposed, compute_ns, outcomes = zip(*steps, strict=True)
-        for series, nanoseconds in zip(self._durations, zip(*spent, strict=True), strict=True):
+        spent, arms, num_proposed, compute_ns, groups, outcomes = zip(*steps, strict=True)
+        columns = tuple(zip(*spent, strict=True))
+        for series, nanoseconds in zip(self._durations, columns, strict=True):
             series.record_nanoseconds(nanoseconds)
         self._outcomes.add(outcomes)
-        arms, *_, groups = zip(*outcomes, strict=True)
-        self._demand.unloaded.add(zip(arms, compute_ns, num_proposed, strict=True))
+        blocks = zip(arms[::TIMED], compute_ns[::TIMED], num_proposed[::TIMED], strict=True)
+        self._demand.unloaded.add(blocks)
         for held_out in {*groups} - {None}:
-            total_ns = sum([each.total for each, group in zip(spent, groups, strict=True) if group is held_out])
-            self._groups[held_out][0].add(total_ns / 1e9)
+            of_group = compress(columns[0], map(is_, groups, repeat(held_out)))
+            self._groups[held_out][0].add(sum(of_group) / 1e9)
 
     def _count(self, outcome: _Outcome, number: int) -> None:
         """So many steps of which the same came."""

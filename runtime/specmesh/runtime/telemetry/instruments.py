@@ -4,7 +4,7 @@ The exporters read them; nothing here knows of any. Each series has one writer, 
 thread, so a reader meets whole numbers that are at most one event old.
 """
 
-import threading
+import asyncio
 import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -18,6 +18,9 @@ T = TypeVar("T")
 Values = tuple[str, ...]
 """Of a metric's attributes, in their order."""
 Observe = Callable[[], Iterable[tuple[Values, float]]]
+AT_A_TIME = 128
+"""What is worked off in one go: a fraction of a millisecond."""
+KEEP_UP_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,47 +146,39 @@ class Family:
 
 
 class Deferred(Generic[T]):
-    """What there is to record of each step, worked off many at a time.
+    """What there is to record of each step, noted where it happens and worked off many at a time on the event loop.
 
     Of many steps the figures of one kind are added together, in loops that are not Python's, for a fraction of the
     work. And in the middle of a step all that recording needs has left the processor's caches.
     """
 
-    def __init__(self, registry: "Registry", record: Callable[[list[T]], None], most: int = 128) -> None:
-        """`record` takes all that is noted, in the thread that notes the last of `most` or in the one that collects."""
+    def __init__(self, registry: "Registry", record: Callable[[list[T]], None]) -> None:
+        """`record` takes up to `AT_A_TIME` of what is noted, soon and before anything is collected."""
         self._noted: list[T] = []
         self._record = record
-        self._most = most
-        self._working = threading.Lock()
-        registry.before_collecting(self.work_off)
+        self.note = self._noted.append
+        """For one thread, whichever."""
+        registry.defer(self.work_off)
 
-    def note(self, what: T) -> None:
-        """Record it soon, and before anything is collected."""
-        self._noted.append(what)
-        if len(self._noted) >= self._most:
-            self.work_off()
-
-    def work_off(self) -> None:
-        """Record all that is noted."""
-        with self._working:
-            noted = self._noted[:]
-            del self._noted[: len(noted)]  # what has been noted meanwhile stays
-            if noted:
-                self._record(noted)
+    def work_off(self) -> bool:
+        """Record what was noted first. Returns whether there is more."""
+        noted = self._noted[:AT_A_TIME]
+        del self._noted[: len(noted)]
+        if noted:
+            self._record(noted)
+        return bool(self._noted)
 
 
 class Tally(Generic[T]):
     """How many there were of each kind, looked at when they are collected. Belongs to the event loop."""
 
     def __init__(self, registry: "Registry", count: Callable[[T, int], None]) -> None:
-        """`count` is told of each kind, and how many of it, before anything is collected.
-
-        To be made after the `Deferred` that adds to it, so that it is passed on after that has been worked off.
-        """
+        """`count` is told of each kind, and how many of it, before anything is collected."""
         self._numbers: Counter[T] = Counter()
         self._count = count
-        registry.before_collecting(self._pass_on)
         self.add = self._numbers.update
+        """Of an iterable of kinds."""
+        registry.before_collecting(self._pass_on)
 
     def _pass_on(self) -> None:
         for kind, number in self._numbers.items():
@@ -199,6 +194,7 @@ class Registry:
         self._counters: dict[str, CounterFamily] = {}
         self._histograms: dict[str, HistogramFamily] = {}
         self._observed: dict[str, tuple[Metric, list[Observe]]] = {}
+        self._deferred: list[Callable[[], bool]] = []
         self._before: list[Callable[[], None]] = []
 
     def counter(self, metric: Metric) -> CounterFamily:
@@ -213,12 +209,31 @@ class Registry:
         """A gauge, or a counter that somebody else keeps: read when it is collected."""
         self._observed.setdefault(metric.name, (metric, []))[1].append(values)
 
+    def defer(self, work_off: Callable[[], bool]) -> None:
+        """What is to be worked off, a piece at a time; it says whether there is more."""
+        self._deferred.append(work_off)
+
     def before_collecting(self, do: Callable[[], None]) -> None:
-        """What has to be done before values are read."""
+        """What has to be done before values are read, when all that was deferred is worked off."""
         self._before.append(do)
+
+    def work_off(self) -> None:
+        """All that is deferred."""
+        for work_off in self._deferred:
+            while work_off():
+                pass
+
+    async def keep_up(self) -> None:
+        """Work off what is deferred, until cancelled; between the pieces others have their turn."""
+        while True:
+            await asyncio.sleep(KEEP_UP_SECONDS)
+            for work_off in self._deferred:
+                while work_off():  # noqa: ASYNC110  it works, and lets others work
+                    await asyncio.sleep(0)
 
     def collect(self) -> list[Family]:
         """Everything measured, copied."""
+        self.work_off()
         for do in self._before:
             do()
         families = [_copy_counter(family) for family in self._counters.values()]

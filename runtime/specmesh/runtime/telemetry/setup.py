@@ -60,6 +60,7 @@ async def open_telemetry(service: str, config: TelemetryConfig) -> AsyncIterator
     resource = _resource(service)
     collect = on_loop(asyncio.get_running_loop(), registry.collect)
     port = _open_port(config, collect, resource)
+    keeping_up = asyncio.create_task(registry.keep_up())
     exporter = None
     try:
         if config.otlp_endpoint is not None:
@@ -75,6 +76,7 @@ async def open_telemetry(service: str, config: TelemetryConfig) -> AsyncIterator
     finally:
         # A thread of its own, so that `collect` still finds the event loop turning.
         await asyncio.to_thread(_close, exporter, port)
+        keeping_up.cancel()
 
 
 def _close(exporter: "OtlpExporter | None", port: "PrometheusPort | None") -> None:
