@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,9 @@ from specmesh.v1 import verifier_service_pb2 as verifier_pb
 Logged = Callable[[], str]
 PROMPT = [7001, 7002, 7003]
 DRAFTED, EMITTED, WRONG, STOP = 7104, 7205, 97306, 7407
-TOLD = ("7001", "7002", "7003", str(DRAFTED), str(EMITTED), str(WRONG), str(STOP), "Sesame")
+SECRETS = (*PROMPT, DRAFTED, EMITTED, WRONG, STOP, "Sesame")
+TOLD = re.compile(rf"(?<![\w.])({'|'.join(map(str, SECRETS))})(?![\w.])")
+"""As a word: the digits of a span's id, of a port or of a time may be those of a token."""
 
 
 async def drafts_them(entry: draft_pb.DraftRequestEntry, send: Send) -> None:
@@ -81,7 +84,12 @@ def everything(traced: Traced) -> str:
 
 
 def told(*texts: str) -> list[str]:
-    return [word for word in TOLD for text in texts if word in text]
+    return [word for text in texts for word in TOLD.findall(text)]
+
+
+def test_a_token_is_recognised_where_it_is_told() -> None:
+    assert told("stop token 7407", "[7001, 7002]", "{'text': 'Open, Sesame!'}") == ["7407", "7001", "7002", "Sesame"]
+    assert told("0.0017407 s", "127.0.0.1:57407", "a7407b") == []
 
 
 @pytest.mark.parametrize("fields", BAD_REQUESTS)
