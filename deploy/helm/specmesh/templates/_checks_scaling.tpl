@@ -49,7 +49,7 @@ autoscaling: goes by the requested processor time; set router.resources.requests
 {{- if eq (default "hpa" .spec.autoscaling.kind) "keda" }}{{- $keda = append $keda (include "specmesh.where" .) }}{{- end }}
 {{- end }}
 {{- end }}
-{{- if and $pools (not $v.telemetry.prometheusPort) }}
+{{- if and $pools (not (int $v.telemetry.prometheusPort)) }}
 telemetry.prometheusPort: is 0, but what {{ join ", " $pools }} scale by is exported there; set it, such as 9464
 {{- end }}
 {{- if and $pools $v.networkPolicy.enabled (not $v.networkPolicy.scrapeFrom) }}

@@ -26,13 +26,13 @@ server:
   {{- end }}
 log:
   level: {{ $v.logLevel }}
-{{- if or $v.telemetry.otlpEndpoint $v.telemetry.prometheusPort }}
+{{- if or $v.telemetry.otlpEndpoint (int $v.telemetry.prometheusPort) }}
 telemetry:
   {{- with $v.telemetry.otlpEndpoint }}
   otlp_endpoint: {{ . | quote }}
   {{- end }}
-  {{- with $v.telemetry.prometheusPort }}
-  prometheus_port: {{ int . }}
+  {{- with int $v.telemetry.prometheusPort }}
+  prometheus_port: {{ . }}
   {{- end }}
   {{- if hasKey $v.telemetry "sampleRatio" }}
   sample_ratio: {{ $v.telemetry.sampleRatio }}

@@ -13,7 +13,7 @@
 {{- define "specmesh.notes.device" -}}
 {{- $gpu := default dict .gpu -}}
 {{- if $gpu.claim -}}, on {{ int (default 1 $gpu.claim.count) }} {{ $gpu.claim.deviceClassName }} each
-{{- else if $gpu.count -}}, on {{ int $gpu.count }} {{ default "nvidia.com/gpu" $gpu.resource }} each
+{{- else if int $gpu.count -}}, on {{ int $gpu.count }} {{ default "nvidia.com/gpu" $gpu.resource }} each
 {{- else -}}, on CPUs
 {{- end -}}
 {{- end -}}
@@ -81,7 +81,7 @@ verifiers[].rollout: {maxSurge: 1, maxUnavailable: 0}; with two verifiers, one s
 {{/* Metrics: who can scrape them, and by what. */}}
 {{- define "specmesh.notes.metrics" -}}
 {{- $v := .Values }}
-{{- if $v.telemetry.prometheusPort }}
+{{- if int $v.telemetry.prometheusPort }}
 {{- if and $v.networkPolicy.enabled (not $v.networkPolicy.scrapeFrom) }}
 
 Metrics are exported on port {{ int $v.telemetry.prometheusPort }}, but the network policy lets nobody reach it: name your Prometheus in networkPolicy.scrapeFrom.

@@ -255,13 +255,13 @@ spec:
           ports:
             - {name: grpc, containerPort: {{ include "specmesh.port" .kind }}}
             - {name: health, containerPort: {{ include "specmesh.healthPort" . }}}
-            {{- with $root.Values.telemetry.prometheusPort }}
-            - {name: metrics, containerPort: {{ int . }}}
+            {{- with int $root.Values.telemetry.prometheusPort }}
+            - {name: metrics, containerPort: {{ . }}}
             {{- end }}
           env:
             {{- include "specmesh.env" (dict "root" $root "spec" $s "model" (index $root.Values.models (default "" .modelName))) | nindent 12 }}
           {{- include "specmesh.probes" (dict "startup" .startup "ready" (index $service .kind) "startupSeconds" .startupSeconds) | nindent 10 }}
-          {{- if .preStopSeconds }}
+          {{- if int .preStopSeconds }}
           lifecycle:
             preStop:
               exec: {command: [sleep, {{ int .preStopSeconds | toString | quote }}]}
