@@ -11,7 +11,7 @@ import triton.language as tl
 from compiled_verify import ALIKE, DEVICE, compiled_verify
 
 from specmesh.kernels.compiled.decide import accepted_by_block, accepted_by_token, reach_of
-from specmesh.kernels.compiled.reject import units_in_row
+from specmesh.kernels.compiled.reject import of_tile, ratio_of
 from specmesh.kernels.inputs import VerifyInput
 from specmesh.kernels.reference.philox import key_tensor, philox, uniform_from_words
 from specmesh.runtime.contract import ROW_TOTAL, Purpose
@@ -64,26 +64,36 @@ def test_zero_over_zero_counts_as_one_and_a_nan_keeps_nothing() -> None:
 
 
 @triton.jit
-def units_kernel(shares, units, ROWS: tl.constexpr, SIZE: tl.constexpr):  # noqa: ANN001, ANN201, N803
+def row_kernel(shares, drafted, inverse, units, ROWS: tl.constexpr, SIZE: tl.constexpr):  # noqa: ANN001, ANN201, N803
     rows = tl.arange(0, ROWS)
-    tile = tl.load(shares + rows[:, None] * SIZE + tl.arange(0, SIZE)[None, :])
-    tl.store(units + rows, units_in_row(tile))
+    ids = tl.arange(0, SIZE)[None, :] + rows[:, None] * 0
+    place = rows[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    tile = (ids, tl.load(shares + place), tl.load(drafted + place), tl.load(inverse + place))
+    mass, inside, best = of_tile(tile, tl.full((ROWS,), 1.0, tl.float32), True)
+    tl.store(units + 3 * rows, mass)
+    tl.store(units + 3 * rows + 1, inside)
+    tl.store(units + 3 * rows + 2, ratio_of(best).to(tl.int32, bitcast=True).to(tl.int64))
 
 
 def test_what_a_row_weighs_is_the_same_in_any_order_and_any_tile() -> None:
     """A neighbour's longer row or block makes tiles larger; that must not change a bit of what is accepted."""
-    shares = torch.softmax(4 * torch.randn(60, generator=torch.Generator().manual_seed(3)), dim=0)
+    generator = torch.Generator().manual_seed(3)
+    shares, drafted = torch.softmax(4 * torch.randn((2, 60), generator=generator), dim=1)
+    inverse = torch.rand(60, generator=generator)
     seen = set()
     for rows, size in ((1, 64), (8, 64), (8, 128), (32, 128)):
         for seed in range(3):
-            tile = torch.zeros(rows, size)
             places = torch.randperm(size, generator=torch.Generator().manual_seed(seed))[:60]
-            tile[:, places] = shares
-            units = torch.zeros(rows, dtype=torch.int64, device=DEVICE)
-            units_kernel[(1,)](tile.to(DEVICE), units, ROWS=rows, SIZE=size)
-            seen.update(units.tolist())
-    assert len(seen) == 1
-    assert seen.pop() / 2**45 == pytest.approx(1.0, abs=1e-6)
+            tiles = torch.zeros(3, rows, size)
+            tiles[0, :, places], tiles[1, :, places], tiles[2, :, places] = shares, drafted, inverse
+            units = torch.zeros((rows, 3), dtype=torch.int64, device=DEVICE)
+            row_kernel[(1,)](*tiles.to(DEVICE), units, ROWS=rows, SIZE=size)
+            seen.update(map(tuple, units.tolist()))
+    (mass, inside, best), *others = seen
+    assert not others
+    assert mass / 2**45 == pytest.approx(1.0, abs=1e-6)
+    assert inside / 2**45 == pytest.approx(float((shares - drafted).clamp(min=0).sum()), abs=1e-6)
+    assert best == int(((shares - drafted).clamp(min=0) * inverse).max().view(torch.int32))
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,6 @@ class Tuning:
     """What rounding sees follows the vocabulary alone: an outcome must not depend on its batch."""
 
     chunk: int = 4096
-    small_chunk: int = 2048
-    """Of vocabularies up to `small_vocabulary`, whose rows have too few chunks to fill a GPU."""
-    small_vocabulary: int = 65536
     chunk_warps: int = 4
     entries_per_warp: int = 512
     """Of blocks and their rows' ids in launch two; at least `accept_warps`."""

@@ -58,8 +58,7 @@ class VerifyPlan:
         self.vocabulary_size = vocabulary_size
         self.capacity = capacity
         self.tuning = tuning or Tuning()
-        small = vocabulary_size <= self.tuning.small_vocabulary
-        self.chunk = min(self.tuning.chunk, self.tuning.small_chunk) if small else self.tuning.chunk
+        self.chunk = self.tuning.chunk
         self.num_chunks = triton.cdiv(vocabulary_size, self.chunk)
         pinned = device.type == "cuda"
         self._early = pinned and torch.cuda.get_device_capability(device) >= (9, 0)

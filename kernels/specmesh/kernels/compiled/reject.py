@@ -10,12 +10,14 @@ from specmesh.kernels.compiled.decide import accepted_by_block, accepted_by_toke
 from specmesh.kernels.compiled.fields import LENGTH, ROW_BEGINS, RULE, RULE_BLOCK, TOKENS
 from specmesh.kernels.compiled.law import divided, exp_of, log_law, scores_at, whole_law
 from specmesh.kernels.compiled.noise import noise_of_row
-from specmesh.kernels.compiled.philox import exponential_of, word_of_token
+from specmesh.kernels.compiled.philox import exponential_of, in_order, packed, word_of_token
 from specmesh.runtime.contract import ROW_TOTAL
 
 _SHARE = tl.constexpr(1.0 / ROW_TOTAL)
 _NO_COLUMN = tl.constexpr(0x7FFFFFFF)
 _UNITS = tl.constexpr(2.0**45)
+"""Probabilities are summed as integers: the same in any order, and so however a batch's longest row and block cut the
+tiles."""
 
 
 @triton.jit
@@ -61,39 +63,34 @@ def own_entry(tile, tokens):
 
 
 @triton.jit
-def units_in_row(shares):
-    """Sum of each row `[LP, KP]` of probabilities in units of 2^-45, int64: the same in any order, and so however a
-    batch's longest row and block cut the tiles.
-    """
-    return tl.sum((shares * _UNITS).to(tl.int64), 1)
-
-
-@triton.jit
 def share_of(units):
     """A probability."""
     return units.to(tl.float32) * (1.0 / _UNITS)
 
 
 @triton.jit
-def tile_inside(tile, scale):
-    """Sum of (scale * T - D)+ over each row of a tile, in units."""
+def residual_units(tile, scale):
+    """(scale * T - D)+ of a tile in units."""
     left = scale[:, None] * tile[1] - tile[2]
-    return units_in_row(tl.where(left > 0.0, left, 0.0))
+    return (tl.where(left > 0.0, left, 0.0) * _UNITS).to(tl.int64)
 
 
 @triton.jit
-def best_of_ratios(ratios, ids):
-    """Each row's best of `[LP, KP]`: (p / E, token); of equal ones the lower id."""
-    most = tl.max(ratios, 1)
-    return most, tl.min(tl.where(ratios == most[:, None], ids, _NO_COLUMN), 1)
+def sums_and_most(mass, inside, best, other_mass, other_inside, other_best):
+    """Of two parts of a row."""
+    return mass + other_mass, inside + other_inside, tl.maximum(best, other_best)
 
 
 @triton.jit
-def better(best, ratios, ids):
-    """The better of (p / E, token) `[LP]` and each row's best of `[LP, KP]`; of equal ones the lower id."""
-    most, token = best_of_ratios(ratios, ids)
-    wins = (most > best[0]) | ((most == best[0]) & (token < best[1]))
-    return tl.where(wins, most, best[0]), tl.where(wins, token, best[1])
+def ratio_of(best):
+    """p / E of a number that `packed` made."""
+    return in_order((best >> 32).to(tl.int32).to(tl.float32, bitcast=True)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def token_of(best):
+    """The token of a number that `packed` made."""
+    return 0x7FFFFFFF - best.to(tl.int32)
 
 
 @triton.jit
@@ -103,22 +100,28 @@ def residual_ratios(tile, scale):
 
 
 @triton.jit
+def of_tile(tile, scale, residual):
+    """Each row's (T, (scale T - D)+, best p / E and its id), `[LP]`, the first two summed in units.
+
+    p: the residual or T. One reduction for the three: each is a trip through shared memory that nothing else hides.
+    """
+    ratios = tl.where(residual, residual_ratios(tile, scale), tile[1] * tile[3])
+    parts = ((tile[1] * _UNITS).to(tl.int64), residual_units(tile, scale), packed(ratios, tile[0]))
+    return tl.reduce(parts, 1, sums_and_most)
+
+
+@triton.jit
 def through_rows(
     target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, residual, KP: tl.constexpr,
     ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
-    """Each row's (sum of (scale T - D)+ in units, best p / E, its id), `[LP]`; p the residual or T.
-
-    A ratio of 0 is no draw.
-    """
-    inside = tile_inside(tile, scale)
-    best = best_of_ratios(tl.where(residual, residual_ratios(tile, scale), tile[1] * tile[3]), tile[0])
+    """`of_tile` of whole rows."""
+    mass, inside, best = of_tile(tile, scale, residual)
     for first in range(KP, longest, KP):
         more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
-        more = with_law(more, state, temperature, TRUNCATE)
-        inside += tile_inside(more, scale)
-        best = better(best, tl.where(residual, residual_ratios(more, scale), more[1] * more[3]), more[0])
-    return inside, best[0], best[1]
+        here = of_tile(with_law(more, state, temperature, TRUNCATE), scale, residual)
+        mass, inside, best = sums_and_most(mass, inside, best, here[0], here[1], here[2])
+    return mass, inside, best
 
 
 @triton.jit
@@ -145,7 +148,20 @@ def accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP: tl.cons
 @triton.jit
 def is_empty(best, places, accepted):
     """Whether the residual is empty where the block ends; it is so by rounding."""
-    return tl.max(tl.where((places == accepted) & (best == 0.0), 1, 0), 0) > 0
+    return tl.max(tl.where((places == accepted) & (ratio_of(best) == 0.0), 1, 0), 0) > 0
+
+
+@triton.jit
+def own_in_rows(
+    target, meta, fields, key, rows, block, own, longest, KP: tl.constexpr, LONG: tl.constexpr, ADJUST: tl.constexpr
+):  # fmt: skip
+    """(score, D) of the drafted tokens; `own`: as far as the first tile has them."""
+    score, draft = own
+    if LONG:
+        for first in range(KP, longest, KP):
+            here = own_entry(row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST), block[0])
+            score, draft = score + here[0], draft + here[1]
+    return score, draft
 
 
 @triton.jit
@@ -156,20 +172,12 @@ def decide(
     """(accepted, ln T of the drafted tokens, each row's best own id: ln of (p / E / P), id).
 
     An empty residual is so by rounding: then p is T, and the logarithm -inf. Rows longer than a tile (LONG: the batch
-    has some) are gone through again for each sum; the code for that is there as few times as can be, as it is what
-    takes long to compile.
+    has some) are gone through again; the code for that is there once, as it is what takes long to compile.
     """
     places = tl.arange(0, LP)
     longest = tl.max(block[2] - block[1], 0) // 2
-    score, draft = own
     tile = with_law(first_tile, state, temperature, TRUNCATE)
-    mass = units_in_row(tile[1])
-    if LONG:
-        for first in range(KP, longest, KP):
-            more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
-            here = own_entry(more, block[0])
-            mass += units_in_row(with_law(more, state, temperature, TRUNCATE)[1])
-            score, draft = score + here[0], draft + here[1]
+    score, draft = own_in_rows(target, meta, fields, key, rows, block, own, longest, KP, LONG, ADJUST)
     peak, log_sum, edge, tie, floor = state
     log_target = log_law(score, block[0], peak, log_sum, edge, tie, floor, temperature)
     ratio = tl.where(places < length, divided(exp_of(log_target), draft), 0.0)
@@ -178,24 +186,24 @@ def decide(
         scale = reach_of(ratio, places, LP)
     if LONG:
         accepted = length * 0
-        best, token = scale, block[0]
+        best = tl.zeros((LP,), tl.int64)
+        token = block[0]
         times, number = 0, 1
         while times < number:
-            inside, most, token = through_rows(
+            mass, inside, most = through_rows(
                 target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, times == 0, KP,
                 ADJUST, TRUNCATE,
             )  # fmt: skip
+            token = token_of(most)
             if times == 0:
                 best = most
                 accepted = accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP)
                 number = tl.where(is_empty(best, places, accepted), 2, 1)
             times += 1
     else:
-        inside = mass
-        if rule == RULE_BLOCK:
-            inside = tile_inside(tile, scale)
+        mass, inside, best = of_tile(tile, scale, True)
         accepted = accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP)
-        best, token = best_of_ratios(residual_ratios(tile, scale), tile[0])
+        token = token_of(best)
         if is_empty(best, places, accepted):
-            token = best_of_ratios(tile[1] * tile[3], tile[0])[1]
-    return accepted, log_target, tl.log(best) - tl.log(scale), token
+            token = token_of(of_tile(tile, scale, False)[2])
+    return accepted, log_target, tl.log(ratio_of(best)) - tl.log(scale), token
