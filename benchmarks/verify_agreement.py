@@ -2,8 +2,9 @@
 
 Every rule, temperatures 0 to 1.7, top-k, top-p, min-p, penalties and biases, lengths 0 to 4, float32, bfloat16 and
 float16, mixed in one batch; the kernels on the GPU (under the interpreter without one), the reference on the CPU, in
-`--processes` at once. Prints JSON: rows of logits compared, sessions, how many decided differently and the largest
-difference of a log-probability; of drafts: rows, and how many differ in an id, a weight or the token.
+`--processes` at once. Prints JSON: rows of logits compared, sessions, and how many decided differently. In one batch of
+`--every` also log-probabilities, and their largest difference; every row as a draft's, and how many differ in an id, a
+weight or the token; and some sessions alone: how many come out otherwise by a bit than in their batch.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from random import Random
 
 import torch
@@ -25,8 +27,10 @@ from specmesh.runtime.types import Rule, Sampling
 
 VOCABULARIES = (512, 997, 1000)
 DTYPES = ("float32", "bfloat16", "float16")
-Job = tuple[int, int, float, tuple[tuple[int, ...], tuple[torch.dtype, ...]]]
-"""First seed, rows, seconds at most, (vocabularies, types of logits)."""
+Job = tuple[int, int, float, int, tuple[tuple[int, ...], tuple[torch.dtype, ...]]]
+"""First seed, rows, seconds at most, batches of which one is looked at closely, (vocabularies, types of logits)."""
+ALONE = 8
+"""Sessions of a batch."""
 SESSIONS = 256
 """Of one batch."""
 
@@ -37,7 +41,7 @@ def main() -> None:
     share = -(-options.rows // options.processes)
     dtypes = tuple(getattr(torch, name) for name in options.dtypes)
     kinds = (tuple(options.vocabularies), dtypes)
-    jobs = [(options.seed + i, share, options.seconds, kinds) for i in range(options.processes)]
+    jobs = [(options.seed + i, share, options.seconds, options.every, kinds) for i in range(options.processes)]
     total: Counter[str] = Counter()
     worst = 0.0
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
@@ -50,7 +54,7 @@ def main() -> None:
 
 def compare(job: Job) -> tuple[dict[str, int], float]:
     """(counts, largest difference of a log-probability) of one process."""
-    first_seed, rows, seconds, (vocabularies, dtypes) = job
+    first_seed, rows, seconds, every, (vocabularies, dtypes) = job
     torch.set_num_threads(1)
     random = Random(first_seed)
     counts: Counter[str] = Counter()
@@ -58,19 +62,34 @@ def compare(job: Job) -> tuple[dict[str, int], float]:
     while counts["rows"] < rows and time.monotonic() < stop:
         size, dtype = random.choice(vocabularies), random.choice(dtypes)
         inputs, logits = batch_of(random, size, dtype)
-        asked = [0] * len(inputs)
+        closely = counts["batches"] % every == 0
+        asked = [0 if closely else None] * len(inputs)
         wanted = ops.verify(logits, inputs, vocabulary_size=size, num_top=asked)
         got = on_device(logits, inputs, size, asked)
-        counts["rows"] += len(logits)
-        counts["sessions"] += len(inputs)
-        for one, other in zip(got, wanted, strict=True):
-            counts["different"] += not same(one, other)
-            worst = max(worst, difference(one, other))
-        counts.update(compare_drafts(random, logits, size))
+        counts.update(rows=len(logits), sessions=len(inputs), batches=1)
+        counts["different"] += sum(not same(one, other) for one, other in zip(got, wanted, strict=True))
+        if closely:
+            worst = max(worst, *(difference(one, other) for one, other in zip(got, wanted, strict=True)))
+            counts.update(compare_alone(random, logits, inputs, size, got))
+            counts.update(compare_drafts(random, logits, size))
     return dict(counts), worst
 
 
-def on_device(logits: Tensor, inputs: Sequence[VerifyInput], size: int, asked: list[int]) -> list[VerifyOutcome]:
+def compare_alone(
+    random: Random, logits: Tensor, inputs: Sequence[VerifyInput], size: int, together: Sequence[VerifyOutcome]
+) -> dict[str, int]:
+    """Sessions alone against what they came to in their batch."""
+    starts = list(accumulate((len(item.draft_token_ids) + 1 for item in inputs), initial=0))
+    different = 0
+    for b in random.sample(range(len(inputs)), ALONE):
+        alone = on_device(logits[starts[b] : starts[b + 1]], [inputs[b]], size, [0])[0]
+        different += alone != together[b] if alone.finite else together[b].finite
+    return {"alone": ALONE, "alone_different": different}
+
+
+def on_device(
+    logits: Tensor, inputs: Sequence[VerifyInput], size: int, asked: Sequence[int | None]
+) -> list[VerifyOutcome]:
     """The compiled form, wherever it runs."""
     from specmesh.kernels.compiled.verify import verify
 
@@ -170,6 +189,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of logits, all processes together")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    parser.add_argument("--every", type=int, default=1, help="batches of which one is looked at closely")
     parser.add_argument("--seconds", type=float, default=600.0, help="no batch begins later")
     parser.add_argument("--vocabularies", type=int, nargs="+", default=list(VOCABULARIES))
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)

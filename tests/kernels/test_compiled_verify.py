@@ -81,12 +81,27 @@ def test_the_likeliest_tokens_beside_come_along() -> None:
     assert len(got.logprobs[0].top) == 3
 
 
-def test_programs_of_a_draw_are_small_where_there_are_few_and_large_where_all_rows_are_drawn() -> None:
-    def tile(items: int, by_row: bool) -> tuple[int, int]:
-        return draw_tile(items, 128256, 4096, Tuning(), by_row=by_row)
+def test_programs_of_a_draw_are_small_where_there_are_few() -> None:
+    assert [draw_tile(items, 128256, Tuning()) for items in (1, 4, 8, 64)] == [(512, 1)] * 2 + [(1024, 1)] * 2
 
-    assert [tile(1, False), tile(8, False), tile(64, False)] == [(512, 1), (1024, 1), (1024, 1)]
-    assert [tile(4, True), tile(16, True), tile(40, True)] == [(512, 1), (1024, 1), (2048, 2)]
+
+def test_adjusted_ids_are_among_the_others_at_a_services_chunk() -> None:
+    """Where a chunk has several tiles of listed ids; arg-max, law and truncation know them."""
+    bias = tuple((token, 0.5 + token % 3) for token in range(0, 700, 3))
+    samplings = [
+        Sampling(temperature=0.0, logit_bias=bias),
+        Sampling(logit_bias=bias),
+        Sampling(frequency_penalty=0.4, logit_bias=bias, top_k=7),
+        Sampling(repetition_penalty=1.4, top_p=0.3),
+    ]
+    items = [VerifyInput(9, [3], [], s, Rule.COUPLED, 11 + b, {4: 2, 699: 1}) for b, s in enumerate(samplings)]
+    logits = logits_of(8, 5000)
+    got = compiled_verify(logits, items, vocabulary_size=5000, num_top=[0] * 4, tuning=Tuning())
+    wanted = verify(logits, items, vocabulary_size=5000, num_top=[0] * 4)
+    assert [(o.num_accepted, o.next_token) for o in got] == [(o.num_accepted, o.next_token) for o in wanted]
+    assert [t.logprob for o in got for t in o.logprobs] == pytest.approx(
+        [t.logprob for o in wanted for t in o.logprobs], abs=1e-5
+    )
 
 
 def test_more_rows_than_a_launch_can_have_are_an_error() -> None:

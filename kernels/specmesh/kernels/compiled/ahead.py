@@ -101,7 +101,7 @@ def verify_launches(
     step = VerifyInput(0, [], [], Sampling(), Rule.BLOCK, 0)
     plan = VerifyPlan(logits.device, vocabulary_size, Capacity(1, 1, 4096))
     plan.load([step])
-    forms = all_forms(requests, vocabulary_size, plan.chunk, plan.tuning)
+    forms = all_forms(requests, vocabulary_size, plan.tuning)
     return _one_of_each([plan.launches(logits, form, token_map) for form in forms])
 
 

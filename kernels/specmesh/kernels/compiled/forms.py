@@ -23,11 +23,6 @@ class Tuning:
     small_draw_tile: int = 512
     """Where programs of launch three would be `few_programs` or less, and nothing is adjusted or truncated."""
     few_programs: int = 512
-    large_draw_tile: int = 2048
-    large_draw_warps: int = 2
-    """Where all rows are drawn from, the programs would be more than `many_programs`, and nothing is adjusted or
-    truncated."""
-    many_programs: int = 2048
     draw_programs: int = 4224
     """Of launch three, at most about so many: then each takes several tiles, which changes no result."""
     block_rows: tuple[int, ...] = (8, 32, 128)
@@ -76,11 +71,11 @@ class Form:
     warps: int
 
 
-def form_of(packed: Packed, vocabulary_size: int, chunk: int, tuning: Tuning) -> Form:
+def form_of(packed: Packed, vocabulary_size: int, tuning: Tuning) -> Form:
     """The code that a batch needs."""
     plain = not (packed.adjust or packed.truncate)
     items = packed.num_rows if packed.coupled else packed.num_sessions
-    tile = draw_tile(items, vocabulary_size, chunk, tuning, by_row=packed.coupled) if plain else None
+    tile = draw_tile(items, vocabulary_size, tuning) if plain else None
     return Form(
         packed.num_rows, packed.num_sessions, *tuning.code_for_block(packed.length, packed.row_size),
         packed.adjust, packed.truncate, packed.coupled, packed.greedy,
@@ -88,14 +83,10 @@ def form_of(packed: Packed, vocabulary_size: int, chunk: int, tuning: Tuning) ->
     )  # fmt: skip
 
 
-def draw_tile(items: int, vocabulary_size: int, chunk: int, tuning: Tuning, *, by_row: bool) -> tuple[int, int]:
+def draw_tile(items: int, vocabulary_size: int, tuning: Tuning) -> tuple[int, int]:
     """(ids at a time, warps) of a program of launch three when so many rows or sessions are drawn from."""
-    programs = triton.cdiv(vocabulary_size, tuning.draw_tile) * items
-    if programs <= tuning.few_programs:
-        return min(tuning.draw_tile, tuning.small_draw_tile), tuning.draw_warps
-    if by_row and programs > tuning.many_programs:
-        return min(chunk, tuning.large_draw_tile), tuning.large_draw_warps
-    return tuning.draw_tile, tuning.draw_warps
+    few = triton.cdiv(vocabulary_size, tuning.draw_tile) * items <= tuning.few_programs
+    return min(tuning.draw_tile, tuning.small_draw_tile) if few else tuning.draw_tile, tuning.draw_warps
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +101,14 @@ class Requests:
     by_session: bool = True
 
 
-def all_forms(requests: Requests, vocabulary_size: int, chunk: int, tuning: Tuning) -> Iterator[Form]:
+def all_forms(requests: Requests, vocabulary_size: int, tuning: Tuning) -> Iterator[Form]:
     """Every form that a batch of these requests can have, as that of a single row; the longest to compile first."""
     sizes = [(length, size) for length in _lengths(requests, tuning) for size in (tuning.row_tile, requests.row_size)]
     blocks = dict.fromkeys(tuning.code_for_block(*size) for size in sizes)
     usual = (tuning.draw_tile, tuning.draw_warps)
     for block, truncate, adjust in product(reversed(blocks), (True, False), (True, False)):
         for by_row in (False, True) if requests.by_session else (True,):
-            tiles = [usual] if adjust or truncate else _tiles(requests.rows, vocabulary_size, chunk, tuning, by_row)
+            tiles = [usual] if adjust or truncate else _tiles(requests.rows, vocabulary_size, tuning)
             for tile in tiles:
                 yield Form(1, 1, *block, adjust, truncate, by_row, False, *tile)
 
@@ -127,7 +118,6 @@ def _lengths(requests: Requests, tuning: Tuning) -> Sequence[int]:
     return [size - 1 for size in tuning.block_rows if size <= requests.block_length] + [requests.block_length]
 
 
-def _tiles(rows: int, vocabulary_size: int, chunk: int, tuning: Tuning, by_row: bool) -> Sequence[tuple[int, int]]:
+def _tiles(rows: int, vocabulary_size: int, tuning: Tuning) -> Sequence[tuple[int, int]]:
     """Of batches of up to so many rows."""
-    sizes = range(1, rows + 1)
-    return list(dict.fromkeys(draw_tile(size, vocabulary_size, chunk, tuning, by_row=by_row) for size in sizes))
+    return list(dict.fromkeys(draw_tile(size, vocabulary_size, tuning) for size in (1, rows)))

@@ -67,18 +67,16 @@ def find(ids, begin, end, wanted, mask, STRIDE: tl.constexpr):
 
 
 @triton.jit
-def adjusted(scores, ids, mask, meta, fields, offset):
-    """Scores of these ids after bias and penalties, in the row at `offset` (a number, or of a shape that broadcasts).
+def adjusted_listed(scores, ids, place, mask, meta, fields, offset):
+    """Scores after bias and penalties of ids that are listed, `place` in the list, in the row at `offset` (a number, or
+    of a shape that broadcasts).
 
     The draft tokens before a row count as emitted; they are among the adjusted ids when the session has penalties.
     """
     number = tl.load(fields + NUM_ADJUSTED)
     listed = meta + tl.load(fields + ADJUSTED)
-    units = meta + tl.load(fields + ADJUSTED_UNITS) + ids // UNIT
-    begin = tl.load(units, mask=mask, other=0)
-    place, found = find(listed, begin, tl.load(units + 1, mask=mask, other=0), ids, mask, 1)
-    bias = tl.load(listed + number + place, mask=found, other=0).to(tl.float32, bitcast=True)
-    count = tl.load(listed + 2 * number + place, mask=found, other=0).to(tl.float32, bitcast=True)
+    bias = tl.load(listed + number + place, mask=mask, other=0).to(tl.float32, bitcast=True)
+    count = tl.load(listed + 2 * number + place, mask=mask, other=0).to(tl.float32, bitcast=True)
     new = scores + bias
     if tl.load(fields + PENALISED) != 0:
         tokens = meta + tl.load(fields + TOKENS)
@@ -88,7 +86,17 @@ def adjusted(scores, ids, mask, meta, fields, offset):
         moved = tl.where(new < 0, new * repetition, tl.div_rn(new, repetition + tl.zeros_like(new)))
         moved = moved - float_field(fields, PRESENCE) - float_field(fields, FREQUENCY) * count
         new = tl.where(count > 0, moved, new)
-    return tl.where(found, new, scores)
+    return new
+
+
+@triton.jit
+def adjusted(scores, ids, mask, meta, fields, offset):
+    """The same of any ids: each is looked for in the list."""
+    listed = meta + tl.load(fields + ADJUSTED)
+    units = meta + tl.load(fields + ADJUSTED_UNITS) + ids // UNIT
+    begin = tl.load(units, mask=mask, other=0)
+    place, found = find(listed, begin, tl.load(units + 1, mask=mask, other=0), ids, mask, 1)
+    return tl.where(found, adjusted_listed(scores, ids, place, found, meta, fields, offset), scores)
 
 
 @triton.jit

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from specmesh.kernels.compiled.fields import (
+    ADJUSTED,
     ADJUSTED_UNITS,
     CHUNK_ARG_MAX,
     CHUNK_PEAK,
@@ -22,9 +23,11 @@ from specmesh.kernels.compiled.fields import (
     UNIT,
 )
 from specmesh.kernels.compiled.launching import let_next_launch_begin
-from specmesh.kernels.compiled.law import adjusted, float_field, session_fields
+from specmesh.kernels.compiled.law import adjusted, adjusted_listed, float_field, session_fields
+from specmesh.kernels.compiled.pick import bits_of_ids
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
+_LISTED = tl.constexpr(128)
 
 
 @triton.jit
@@ -92,33 +95,49 @@ def base_of(peak):
 
 
 @triton.jit
+def listed_scores(row_of, meta, fields, begin, end, at):
+    """(scores, ids, which are any) of a tile of the listed ids `begin .. end - 1`."""
+    logits, stride_column = row_of
+    place = begin + tl.arange(0, _LISTED)
+    inside = place < end
+    ids = tl.load(meta + tl.load(fields + ADJUSTED) + place, mask=inside, other=0)
+    raw = tl.load(logits + ids.to(tl.int64) * stride_column, mask=inside, other=float("-inf")).to(tl.float32)
+    return tl.where(inside, adjusted_listed(raw, ids, place, inside, meta, fields, at), float("-inf")), ids, inside
+
+
+@triton.jit
 def leave_adjusted(
     row_of, first, vocabulary, meta, fields, at, temperature, greedy, truncated, partial, groups,
-    CHUNK: tl.constexpr, TILE: tl.constexpr, GROUP: tl.constexpr, TRUNCATE: tl.constexpr,
+    CHUNK: tl.constexpr, GROUP: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
-    """The same of a chunk with ids to adjust: twice in small tiles, as the search for each takes many registers.
+    """The same of a chunk with ids to adjust: those are left out of it and gone through by themselves, as they are few.
 
-    Apart from the other, whose sums would else change with what adjusting does to the layout of scores.
+    Apart from the other, whose sum would else change with what this does to the layout of scores.
     """
     logits, stride_column = row_of
-    peak = tl.max(tl.full((1,), float("-inf"), tl.float32), 0)
-    total = tl.sum(tl.zeros((1,), tl.float32), 0)
-    best = vocabulary
-    for number in range(2 * (CHUNK // TILE)):
-        tile = number % (CHUNK // TILE)
-        columns = first + tile * TILE + tl.arange(0, TILE)
-        inside = columns < vocabulary
-        place = logits + columns.to(tl.int64) * stride_column
-        scores = tl.load(place, mask=inside, other=float("-inf")).to(tl.float32)
-        scores = adjusted(scores, columns, inside, meta, fields, at)
-        if number < CHUNK // TILE:
-            peak = tl.maximum(peak, tl.max(scores, 0))
-            if TRUNCATE:
-                if truncated:
-                    leave_groups(scores, groups + tile * (TILE // GROUP), TILE, GROUP)
-        else:
-            total += tl.sum(tl.exp2((scores - base_of(peak)) * (_LOG2_E / temperature)), 0)
-            best = tl.minimum(best, tl.min(tl.where(scores == peak, columns, vocabulary), 0))
+    units = meta + tl.load(fields + ADJUSTED_UNITS)
+    begin = tl.load(units + first // UNIT)
+    end = tl.load(units + (tl.minimum(first + CHUNK, vocabulary) + UNIT - 1) // UNIT)
+    columns = first + tl.arange(0, CHUNK)
+    bits = bits_of_ids(meta + tl.load(fields + ADJUSTED), begin, end, first, CHUNK, 1)
+    listed = tl.reshape((bits[:, None] >> tl.arange(0, 32)[None, :]) & 1, (CHUNK,)) != 0
+    place = logits + columns.to(tl.int64) * stride_column
+    scores = tl.load(place, mask=(columns < vocabulary) & (listed == 0), other=float("-inf")).to(tl.float32)
+    peak = tl.max(scores, 0)
+    for some in range(begin, end, _LISTED):
+        peak = tl.maximum(peak, tl.max(listed_scores(row_of, meta, fields, some, end, at)[0], 0))
+    base = base_of(peak)
+    total = tl.sum(tl.exp2((scores - base) * (_LOG2_E / temperature)), 0)
+    best = tl.min(tl.where(scores == peak, columns, vocabulary), 0)
+    if TRUNCATE:
+        leave_groups(scores, groups, CHUNK, GROUP)
+        tl.debug_barrier()
+    for some in range(begin, end, _LISTED):
+        moved, ids, inside = listed_scores(row_of, meta, fields, some, end, at)
+        total += tl.sum(tl.exp2((moved - base) * (_LOG2_E / temperature)), 0)
+        best = tl.minimum(best, tl.min(tl.where(inside & (moved == peak), ids, vocabulary), 0))
+        if TRUNCATE:
+            tl.atomic_max(groups + (ids - first) // GROUP, moved, mask=inside)
     tl.store(partial + CHUNK_PEAK, peak)
     tl.store(partial + CHUNK_TOTAL, total)
     if greedy:
@@ -151,7 +170,7 @@ def pass_one(
         at = row.to(tl.int32) - tl.load(fields + ROW_START)
         leave_adjusted(
             row_of, first, vocabulary, meta, fields, at, temperature, greedy, truncated, partial, groups, CHUNK,
-            512 if CHUNK > 512 else CHUNK, GROUP, TRUNCATE,
+            GROUP, TRUNCATE,
         )  # fmt: skip
     else:
         columns = first + tl.arange(0, CHUNK)

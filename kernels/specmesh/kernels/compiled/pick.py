@@ -34,16 +34,24 @@ def entries_around(meta, begin, end, first, stop, KP: tl.constexpr):
 
 
 @triton.jit
-def left_out(meta, begin, end, first, CHUNK: tl.constexpr):
-    """`[CHUNK / 4]` numbers, bit j of number n for id first + 4 n + j: whether the entries at `begin` have it."""
+def bits_of_ids(ids, begin, end, first, CHUNK: tl.constexpr, STRIDE: tl.constexpr):
+    """`[CHUNK / 32]`: bit j of number n for id first + 32 n + j, whether it is among the ids at `begin`, every
+    `STRIDE`-th number until `end`.
+    """
     words = first // 32 + tl.arange(0, CHUNK // 32)
     bits = tl.zeros((CHUNK // 32,), dtype=tl.int32)
-    for at in range(begin, end, 2 * _FEW):
-        places = at + 2 * tl.arange(0, _FEW)
-        ids = tl.load(meta + places, mask=places < end, other=-1)
-        bits += tl.sum(tl.where((ids >> 5)[None, :] == words[:, None], (1 << (ids & 31))[None, :], 0), 1)
+    for at in range(begin, end, STRIDE * _FEW):
+        places = at + STRIDE * tl.arange(0, _FEW)
+        some = tl.load(ids + places, mask=places < end, other=-1)
+        bits += tl.sum(tl.where((some >> 5)[None, :] == words[:, None], (1 << (some & 31))[None, :], 0), 1)
+    return bits
+
+
+@triton.jit
+def left_out(meta, begin, end, first, CHUNK: tl.constexpr):
+    """`[CHUNK / 4]` numbers, bit j of number n for id first + 4 n + j: whether the entries at `begin` have it."""
     shift = 4 * tl.arange(0, 8)[None, :]
-    return tl.reshape(bits[:, None] >> shift, (CHUNK // 4,))
+    return tl.reshape(bits_of_ids(meta, begin, end, first, CHUNK, 2)[:, None] >> shift, (CHUNK // 4,))
 
 
 @triton.jit

@@ -103,7 +103,7 @@ class VerifyPlan:
 
     def form_of(self, packed: Packed) -> Form:
         """The code that a batch needs."""
-        return form_of(packed, self.vocabulary_size, self.chunk, self.tuning)
+        return form_of(packed, self.vocabulary_size, self.tuning)
 
     def launch(self, logits: Tensor, form: Form, token_map: Tensor | None = None) -> None:
         """`launches` on the current stream, nothing else."""
