@@ -127,7 +127,7 @@ def main() -> None:
     report: dict[str, object] = {}
     for name, length in (("verify", MAX_BLOCK), ("verify_of_short_blocks", 7)):
         ahead = Keys()
-        ahead.of(verify_launches(a_row, VOCABULARY, Requests(length, MAX_ROWS)))
+        ahead.of(verify_launches(a_row, VOCABULARY, Requests(length)))
         report[name] = {"ahead": len(ahead), "met": len(met), "missing": sorted({k for k, _ in met - ahead})}
     head = torch.arange(0, 3 * WIDTH, 3)
     for name, token_map, columns in (("draft", None, VOCABULARY), ("draft_of_a_head", head, VOCABULARY)):

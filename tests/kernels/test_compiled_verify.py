@@ -8,7 +8,7 @@ import pytest
 import torch
 from compiled_verify import SMALL, compiled_verify
 
-from specmesh.kernels.compiled.forms import Tuning, draw_tile
+from specmesh.kernels.compiled.forms import Tuning
 from specmesh.kernels.inputs import VerifyInput
 from specmesh.kernels.ops import verify
 from specmesh.runtime.contract import ROW_TOTAL
@@ -79,10 +79,6 @@ def test_the_likeliest_tokens_beside_come_along() -> None:
     got = compiled_verify(logits, items, vocabulary_size=40, num_top=[3])[0]
     assert got == verify(logits, items, vocabulary_size=40, num_top=[3])[0]
     assert len(got.logprobs[0].top) == 3
-
-
-def test_programs_of_a_draw_are_small_where_there_are_few() -> None:
-    assert [draw_tile(items, 128256, Tuning()) for items in (1, 4, 8, 64)] == [(512, 1)] * 2 + [(1024, 1)] * 2
 
 
 def test_adjusted_ids_are_among_the_others_at_a_services_chunk() -> None:

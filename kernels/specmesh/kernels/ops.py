@@ -83,10 +83,8 @@ class Ready:
         """At once."""
 
 
-def compile_verify_ahead(
-    logits: Tensor, *, vocabulary_size: int, max_block_length: int, max_rows: int
-) -> "Ready | CompileAhead":
-    """Begin to compile all of `verify` that blocks and batches (rows of logits) up to these sizes can need.
+def compile_verify_ahead(logits: Tensor, *, vocabulary_size: int, max_block_length: int) -> "Ready | CompileAhead":
+    """Begin to compile all of `verify` that blocks up to this length can need.
 
     `logits` `[R, W]`, R may be 0: of the type, the width and on the device that they will have. All is there when
     `finish` of what is returned has been; it runs the kernels once and raises what compiling raised.
@@ -96,7 +94,7 @@ def compile_verify_ahead(
     from specmesh.kernels.compiled.ahead import compile_verify
     from specmesh.kernels.compiled.forms import Requests
 
-    return compile_verify(logits, vocabulary_size, Requests(max_block_length, max_rows))
+    return compile_verify(logits, vocabulary_size, Requests(max_block_length))
 
 
 def compile_draft_ahead(

@@ -137,7 +137,6 @@ def _warm_up(engine: EngineConfig, target: "PagedModel | ShardedModel", model: "
         model.forward([]),
         vocabulary_size=model.vocabulary_size,
         max_block_length=engine.max_block_length,
-        max_rows=engine.max_verify_rows,
     )
     target.warm_up(engine.max_verify_rows, engine.max_prefill_tokens)
     verification.finish()

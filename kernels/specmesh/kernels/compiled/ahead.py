@@ -21,7 +21,6 @@ from specmesh.kernels.compiled.forms import Requests, all_forms
 from specmesh.kernels.compiled.heads import head_of
 from specmesh.kernels.compiled.launching import Launch
 from specmesh.kernels.compiled.plan import Capacity, VerifyPlan
-from specmesh.kernels.compiled.verify import MAX_ROWS
 from specmesh.kernels.inputs import DraftInput, VerifyInput
 from specmesh.runtime.types import Rule, Sampling
 
@@ -101,7 +100,7 @@ def verify_launches(
     step = VerifyInput(0, [], [], Sampling(), Rule.BLOCK, 0)
     plan = VerifyPlan(logits.device, vocabulary_size, Capacity(1, 1, 4096))
     plan.load([step])
-    forms = all_forms(requests, vocabulary_size, plan.tuning)
+    forms = all_forms(requests, plan.tuning)
     return _one_of_each([plan.launches(logits, form, token_map) for form in forms])
 
 
@@ -112,7 +111,7 @@ def draft_launches(logits: Tensor, vocabulary_size: int, token_map: Tensor | Non
     plan = DraftPlan(logits.device, head.columns, DraftCapacity(1, 1, 4096), head.token_map)
     plan.load([item])
     rows = [plan.launches(logits, DraftForm(1, 1, adjust)) for adjust in (True, False)]
-    sure = Requests(block_length=0, rows=MAX_ROWS, row_size=1, by_session=False)
+    sure = Requests(block_length=0, row_size=1, by_session=False)
     return _one_of_each(rows) + verify_launches(logits, head.columns, sure, head.token_map)
 
 

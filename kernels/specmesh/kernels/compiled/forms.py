@@ -18,12 +18,13 @@ class Tuning:
     entries_per_warp: int = 512
     """Of blocks and their rows' ids in launch two; at least `accept_warps`."""
     accept_warps: int = 4
-    draw_tile: int = 1024
+    draw_tile: int = 512
     draw_warps: int = 1
-    small_draw_tile: int = 512
-    """Where programs of launch three would be `few_programs` or less, and nothing is adjusted or truncated."""
-    few_programs: int = 512
-    draw_programs: int = 4224
+    draw_registers: int = 80
+    """Of a thread of launch three, at most, where nothing is adjusted or truncated: more programs at a time."""
+    cut_draw_tile: int = 1024
+    """Where a session is truncated: most tiles are empty then."""
+    draw_programs: int = 3168
     """Of launch three, at most about so many: then each takes several tiles, which changes no result."""
     block_rows: tuple[int, ...] = (8, 32, 128)
     """Rows of logits of a batch's longest block: there is code for each of these."""
@@ -45,6 +46,10 @@ class Tuning:
             return rows, self.row_tile, False
         return rows, self.long_row_tile, True
 
+    def tile_for_draw(self, *, truncate: bool) -> int:
+        """Ids at a time of launch three; within one chunk."""
+        return min(self.chunk, self.cut_draw_tile if truncate else self.draw_tile)
+
     def warps_for_block(self, length: int, row_tile: int) -> int:
         """Of launch two."""
         return min(max(self.accept_warps, length * row_tile // self.entries_per_warp), 16)
@@ -55,7 +60,7 @@ class Form:
     """What of a batch chooses the compiled code: equal but for `rows` and `sessions`, sizes of grids, the same code.
 
     `long_rows`: a row may be longer than `row_tile`, and what goes on behind it is left out of the code otherwise.
-    `tile`, `warps`: of launch three.
+    `tile`: ids at a time of launch three.
     """
 
     rows: int
@@ -68,56 +73,36 @@ class Form:
     by_row: bool
     greedy: bool
     tile: int
-    warps: int
 
 
-def form_of(packed: Packed, vocabulary_size: int, tuning: Tuning) -> Form:
+def form_of(packed: Packed, tuning: Tuning) -> Form:
     """The code that a batch needs."""
-    plain = not (packed.adjust or packed.truncate)
-    items = packed.num_rows if packed.coupled else packed.num_sessions
-    tile = draw_tile(items, vocabulary_size, tuning) if plain else None
     return Form(
         packed.num_rows, packed.num_sessions, *tuning.code_for_block(packed.length, packed.row_size),
-        packed.adjust, packed.truncate, packed.coupled, packed.greedy,
-        *(tile or (tuning.draw_tile, tuning.draw_warps)),
+        packed.adjust, packed.truncate, packed.coupled, packed.greedy, tuning.tile_for_draw(truncate=packed.truncate),
     )  # fmt: skip
-
-
-def draw_tile(items: int, vocabulary_size: int, tuning: Tuning) -> tuple[int, int]:
-    """(ids at a time, warps) of a program of launch three when so many rows or sessions are drawn from."""
-    few = triton.cdiv(vocabulary_size, tuning.draw_tile) * items <= tuning.few_programs
-    return min(tuning.draw_tile, tuning.small_draw_tile) if few else tuning.draw_tile, tuning.draw_warps
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What requests may ask for: drafted tokens of a block and rows of logits of a batch, at most; ids of a draft's row
-    at most; whether blocks come with rows, and so are drawn from by session (else all is greedy or COUPLED).
+    """What requests may ask for: drafted tokens of a block at most; ids of a draft's row at most; whether blocks come
+    with rows, and so are drawn from by session (else all is greedy or COUPLED).
     """
 
     block_length: int
-    rows: int
     row_size: int = 4096
     by_session: bool = True
 
 
-def all_forms(requests: Requests, vocabulary_size: int, tuning: Tuning) -> Iterator[Form]:
+def all_forms(requests: Requests, tuning: Tuning) -> Iterator[Form]:
     """Every form that a batch of these requests can have, as that of a single row; the longest to compile first."""
     sizes = [(length, size) for length in _lengths(requests, tuning) for size in (tuning.row_tile, requests.row_size)]
     blocks = dict.fromkeys(tuning.code_for_block(*size) for size in sizes)
-    usual = (tuning.draw_tile, tuning.draw_warps)
-    for block, truncate, adjust in product(reversed(blocks), (True, False), (True, False)):
-        for by_row in (False, True) if requests.by_session else (True,):
-            tiles = [usual] if adjust or truncate else _tiles(requests.rows, vocabulary_size, tuning)
-            for tile in tiles:
-                yield Form(1, 1, *block, adjust, truncate, by_row, False, *tile)
+    draws = (False, True) if requests.by_session else (True,)
+    for block, truncate, adjust, by_row in product(reversed(blocks), (True, False), (True, False), draws):
+        yield Form(1, 1, *block, adjust, truncate, by_row, False, tuning.tile_for_draw(truncate=truncate))
 
 
 def _lengths(requests: Requests, tuning: Tuning) -> Sequence[int]:
     """Block lengths that call for different code."""
     return [size - 1 for size in tuning.block_rows if size <= requests.block_length] + [requests.block_length]
-
-
-def _tiles(rows: int, vocabulary_size: int, tuning: Tuning) -> Sequence[tuple[int, int]]:
-    """Of batches of up to so many rows."""
-    return list(dict.fromkeys(draw_tile(size, vocabulary_size, tuning) for size in (1, rows)))

@@ -103,7 +103,7 @@ class VerifyPlan:
 
     def form_of(self, packed: Packed) -> Form:
         """The code that a batch needs."""
-        return form_of(packed, self.vocabulary_size, self.tuning)
+        return form_of(packed, self.tuning)
 
     def launch(self, logits: Tensor, form: Form, token_map: Tensor | None = None) -> None:
         """`launches` on the current stream, nothing else."""
@@ -161,8 +161,10 @@ class VerifyPlan:
         cut = {
             **cut, "TILE": form.tile, "CHUNK": self.chunk, "LP": max(form.length, tuning.block_rows[1]),
             "KP": tuning.row_tile, "TRUNCATE": form.truncate, "BY_ROW": form.by_row, "MAP": token_map is not None,
-            "num_warps": form.warps,
+            "num_warps": tuning.draw_warps,
         }  # fmt: skip
+        if not (form.adjust or form.truncate):
+            cut["maxnreg"] = tuning.draw_registers
         return Launch(sample, (triton.cdiv(tiles, per_program), items), arguments, cut)
 
     def fetch(self, form: Form) -> "Outcomes":
