@@ -128,6 +128,17 @@ def test_metrics_that_nobody_gets_are_said(
     assert ("Metrics are exported on port 9464, but the network policy lets nobody reach it" in said) is unreachable
 
 
+def test_scaling_that_waits_for_an_adapter_is_said(notes: Notes) -> None:
+    """By the external metrics API, which no cluster has by itself; KEDA asks Prometheus, routers need neither."""
+    by_hpa = {"enabled": True, "min": 1, "max": 4, "target": 5}
+    absent = "drafts lookup: scales by the external metrics API, which this cluster does not have."
+    hpa = values({**LOOKUP, "autoscaling": by_hpa}, **METRICS)
+    assert absent in notes(hpa)
+    assert absent not in notes(hpa, capabilities=(*CAPABILITIES, "external.metrics.k8s.io/v1beta1"))
+    assert absent not in notes(values({**LOOKUP, "autoscaling": {**by_hpa, "kind": "keda"}}, **METRICS))
+    assert "external metrics API" not in notes(values(router={"autoscaling": {"enabled": True}}))
+
+
 def test_who_is_kept_from_a_pool_that_is_not_trusted_is_said(notes: Notes) -> None:
     callers = [{**CALLER, "pools": ["lookup"]}, {"name": "batch"}]
     pool = {**GPU_DRAFT, "trust": "untrusted", "tls": {"shared": True}}

@@ -93,6 +93,15 @@ labelled app.kubernetes.io/instance={{ .Release.Name }}, with their labels (auto
 operator and upgrade this release.
 {{- end }}
 {{- end }}
+{{- $adapter := .Capabilities.APIVersions.Has "external.metrics.k8s.io/v1beta1" }}
+{{- range include "specmesh.components" . | fromYamlArray }}
+{{- $scaling := default dict .spec.autoscaling }}
+{{- if and .pool $scaling.enabled (ne (default "hpa" $scaling.kind) "keda") (not $adapter) }}
+
+{{ include "specmesh.where" . }}: scales by the external metrics API, which this cluster does not have. Install an adapter that serves the metric
+(docs/operating.md, Scaling), or set kind: keda.
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/* Doors that stand open. */}}
