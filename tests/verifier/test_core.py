@@ -207,6 +207,25 @@ class SlowTarget(TableTarget):
         return super().forward(spans)
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_no_answer_waits_for_two_chunks_of_a_prompt(waits: bool) -> None:
+    """Who came while a chunk was computed gets its tick without another; who came later does not hold the prompt up."""
+    target = SlowTarget(COUNTING, max_context_tokens=4096)
+    stepper = Stepper(target, num_blocks=300, limits=TickLimits(64, 100))
+    target.clock = stepper.clock
+    for session_id in (1, 2):
+        stepper.open(make_spec([0], session_id=session_id))
+    stepper.open(make_spec(numbers(0, 2050), session_id=3))
+    fed = []
+    for turn in range(10):
+        session_id, cached = 1 + turn % 2, stepper.core.sessions["router", 3].cached
+        stepper.send(session_id, 1 + turn // 2, arrived_ns=stepper.clock() - (5 * MS if waits and turn else 0))
+        stepper.tick()
+        assert stepper.stream.answers[-1].session_id == session_id
+        fed.append(stepper.core.sessions["router", 3].cached - cached)
+    assert fed == ([100, 0] * 5 if waits else [100] * 10)
+
+
 def test_two_cohorts_become_one() -> None:
     """A session that came back while the tick of the others ran has not been away for as long as that tick."""
     target = SlowTarget(COUNTING, max_context_tokens=256)

@@ -1,14 +1,15 @@
 """Who takes part in a tick, and with how many tokens. Pure: no clock, no tensors.
 
 Every session with a block to verify takes part, the longest-waiting first, as far as the rows go; prompts get chunks
-from a budget of their own, so neither can starve the other, and the next chunk of a long prompt comes a tick later.
+from a budget of their own, so neither can starve the other, and the next chunk of a long prompt comes a tick later, or
+two where somebody has waited out the last one already: no answer is late by two chunks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from specmesh.verifier.backend import Work
-from specmesh.verifier.session import Session
+from specmesh.verifier.session import Session, SessionKey
 from specmesh.verifier.step import chunk_of, step_of
 
 
@@ -18,6 +19,25 @@ class TickLimits:
 
     max_verify_rows: int
     max_prefill_tokens: int
+
+
+class Feeding:
+    """Which ticks feed prompts: of two in a row at least one."""
+
+    def __init__(self) -> None:
+        self._fed_until_ns = 0
+
+    def prompts(self, prefilling: Mapping[SessionKey, Session], ready: Iterable[Session]) -> Collection[Session]:
+        """Those that the next tick may feed; none where one that verifies in it came while the last chunk was fed."""
+        return () if prefilling and any(map(self._has_waited, ready)) else prefilling.values()
+
+    def _has_waited(self, session: Session) -> bool:
+        entry = session.entry
+        return entry is not None and entry.arrived_ns < self._fed_until_ns and session.uncached == 1
+
+    def tick_ended(self, fed: bool, now_ns: int) -> None:
+        """A tick with or without a chunk is over."""
+        self._fed_until_ns = now_ns if fed else 0
 
 
 def plan(pending: Iterable[Session], prefilling: Iterable[Session], limits: TickLimits) -> list[Work]:

@@ -11,7 +11,7 @@ from specmesh.runtime.errors import Draining, MeshError, Overloaded
 from specmesh.runtime.types import EntryErrorReason, EntryFailure
 from specmesh.verifier.admission import AdmissionQueue, Opening
 from specmesh.verifier.backend import Backend, Verified, Work
-from specmesh.verifier.batcher import TickLimits, plan
+from specmesh.verifier.batcher import Feeding, TickLimits, plan
 from specmesh.verifier.entries import EntryLimits, following, problem_with
 from specmesh.verifier.forwards import run_forwards
 from specmesh.verifier.gather import Gather
@@ -44,11 +44,11 @@ class Core:
         self._entry_limits = entry_limits
         self._clock = clock
         self._gather = gather or Gather()
+        self._feeding = Feeding()
         self._memory = Memory(backend, max_waiting_sessions, max_sessions)
         self._pending: dict[SessionKey, Session] = {}
         self._prefilling: dict[SessionKey, Session] = {}
-        self._next_sweep_ns = NEVER_NS
-        self._next_late_ns = NEVER_NS
+        self._next_sweep_ns = self._next_late_ns = NEVER_NS
 
     @property
     def waiting(self) -> AdmissionQueue:
@@ -161,7 +161,8 @@ class Core:
         """One forward pass over all that are ready. A failure fails the sessions that took part, and no others."""
         started_ns = self._clock()
         self._fail_late(started_ns)
-        batch = self._with_memory(plan(self._ready(), self._prefilling.values(), self._limits))
+        prompts = list(self._feeding.prompts(self._prefilling, self._ready()))
+        batch = self._with_memory(plan(self._ready(), prompts, self._limits))
         if not batch:
             return
         self.counters["ticks"] += 1
@@ -177,6 +178,7 @@ class Core:
         answered = [work.session for work in batch if work.verify is not None]
         away = [session.key for session in answered if session.entry is None and session.seated]
         self._gather.tick_ended(away, started_ns, self._clock())
+        self._feeding.tick_ended(bool(prompts), self._clock())
 
     def _ready(self) -> Iterable[Session]:
         if self.waiting:
@@ -273,9 +275,8 @@ class Core:
         self._pending[session.key] = session
 
     def _take_entry(self, session: Session) -> Entry:
-        entry = session.entry
+        entry, session.entry = session.entry, None
         assert entry is not None
-        session.entry = None
         del self._pending[session.key]
         return entry
 
