@@ -12,8 +12,9 @@ from specmesh.verifier.session import Session, SessionKey
 class Work:
     """One session's share of a forward pass: `token_ids` at positions from `start` on, all before them being cached.
 
-    With `verify`, the last `1 + len(verify.draft_token_ids)` of them are the context's last token and the block. Of the
-    session a backend reads `key` and `spec`.
+    With `verify`, the last `1 + len(verify.draft_token_ids)` of them are the context's last token and the block. It is
+    the session's own and is written anew for its next tick: a backend is done with it when `Backend.verify` returns. Of
+    the session, which goes on changing, a backend reads `key` and `spec`, which do not, and writes nothing.
     """
 
     session: Session

@@ -1,4 +1,4 @@
-"""Who takes part in a tick, and with how many tokens. Pure: no clock, no tensors.
+"""Who takes part in a tick, and with how many tokens. No clock, no tensors; of a session only `block` is written.
 
 Every session with a block to verify takes part, the longest-waiting first, as far as the rows go; prompts get chunks
 from a budget of their own, so neither can starve the other, and the next chunk of a long prompt comes a tick later, or
@@ -41,7 +41,7 @@ class Feeding:
 
 
 def plan(pending: Iterable[Session], prefilling: Iterable[Session], limits: TickLimits) -> list[Work]:
-    """The work of the next tick.
+    """The work of the next tick. It writes the `block` of each session that verifies, and its `Work.verify` is that.
 
     `pending`: sessions with an entry, longest-waiting first. `prefilling`: sessions with more than one token of context
     to feed, with or without an entry, least recently served first. A session that is in both verifies in the tick in
