@@ -260,7 +260,7 @@ def test_idle_arms_are_made_warm_and_then_asked_for_scores_in_a_bounded_number_o
     assert policy.also_score(StepView(9, 11, 8, arms), PLAIN) == (A, B, C)
 
 
-def _on_shared_processors(score_seconds: float) -> tuple[float, list[int]]:
+def _on_shared_processors(score_seconds: float, **settings: object) -> tuple[float, list[int]]:
     """Goodput of sessions of 128 tokens where A leads, and at which positions B was asked for scores."""
     asked: list[int] = []
 
@@ -276,7 +276,7 @@ def _on_shared_processors(score_seconds: float) -> tuple[float, list[int]]:
         session_tokens=128,
         score_seconds={B: score_seconds, C: score_seconds},
     )
-    return world.play(goodput(), 1_000), asked
+    return world.play(goodput(**settings), 1_000), asked
 
 
 def test_scores_that_slow_the_target_are_asked_for_as_rarely_as_they_are_dear() -> None:
@@ -285,6 +285,11 @@ def test_scores_that_slow_the_target_are_asked_for_as_rarely_as_they_are_dear() 
     dear, asked_dear = _on_shared_processors(15 * MS)
     assert dear >= 0.95 * free
     assert 0 < len(asked_dear) <= 0.5 * len(asked_free)
+
+
+def test_scores_wanted_at_every_token_leave_steps_by_which_their_cost_is_known() -> None:
+    often, seldom = (_on_shared_processors(15 * MS, score_every=every)[0] for every in (1, 32))
+    assert often >= 0.95 * seldom
 
 
 def test_nothing_is_held_of_a_session_that_is_over() -> None:

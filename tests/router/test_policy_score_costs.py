@@ -66,3 +66,29 @@ def test_costs_are_bounded_however_many_digests_pass_by() -> None:
     for number in range(2 * MAX_ARMS):
         costs.ask((Arm("pool", f"{number:064d}"),))
     assert len(costs._costs) <= MAX_ARMS
+
+
+def test_nothing_is_too_dear_for_ever() -> None:
+    """One outlier, or a cost that is over, must not lock an arm out."""
+    costs = ScoreCosts(share=0.005)
+    costs.ask((A,))
+    costs.add((A,), 2.0, 0.5)
+    asked = 0
+    for _ in range(3_000):
+        if costs.affordable(A):
+            costs.ask((A,))
+            costs.add((A,), 0.5, 0.5)
+            asked += 1
+        costs.save(0.5)
+    assert asked > 20
+    assert costs.seconds(A) < 0.1
+
+
+def test_an_arm_in_use_is_not_the_first_to_be_forgotten() -> None:
+    costs = ScoreCosts(share=0.005)
+    costs.ask((A,))
+    costs.add((A,), STEP + 0.012, STEP)
+    for number in range(MAX_ARMS + 10):
+        costs.ask((Arm("pool", f"{number:064d}"),))
+        costs.ask((A,))
+    assert costs.seconds(A) > 0.0

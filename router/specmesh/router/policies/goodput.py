@@ -51,6 +51,8 @@ class _Session:
         self.expected: dict[Arm, tuple[object, list[float]]] = {}
         self.beside: tuple[Arm, ...] = ()
         """Arms asked for scores beside the step in flight."""
+        self.asked_last = False
+        """Whether some were beside the step before: one in two is free of them, by which their cost is known."""
         self.asked: dict[Arm, int] = {}
         """Position up to which each arm was given the context."""
 
@@ -94,12 +96,13 @@ class GoodputPolicy:
     def also_score(self, view: StepView, choice: Choice) -> tuple[Arm, ...]:
         """Every arm now and then, in a bounded number of sessions: warm at first, so that it can score later."""
         session = self._session(view)
-        if view.session_id not in self._scored or view.position == session.began:
+        asked_last, session.asked_last = session.asked_last, False
+        if view.session_id not in self._scored or view.position == session.began or asked_last:
             return ()
         others = (each.arm for each in view.arms if each.arm != choice.arm)
         due = tuple(arm for arm in others if self._is_due(session, arm, view.position))
         session.asked |= dict.fromkeys(due, view.position)
-        session.beside = due
+        session.beside, session.asked_last = due, bool(due)
         self._costs.ask(due)
         return due
 

@@ -14,6 +14,7 @@ LEAST_RATE = 0.05
 LONGEST_DELAY = 3.0
 """Expected times of a step: a longer delay has other reasons, and counts as this much."""
 MAX_SAVED_SECONDS = 1.0
+"""What an arm may save, and so the most that a question is reckoned to cost: what made it so dear may be over."""
 MAX_ARMS = 256
 
 
@@ -37,7 +38,7 @@ class ScoreCosts:
     def affordable(self, arm: Arm) -> bool:
         """Whether there is time for it; nothing is known of an arm at first, so it is."""
         cost = self._costs.get(arm)
-        return cost is None or cost.saved >= cost.seconds
+        return cost is None or cost.saved >= min(self.seconds(arm), MAX_SAVED_SECONDS)
 
     def seconds(self, arm: Arm) -> float:
         """What one question costs, as far as is known."""
@@ -48,7 +49,8 @@ class ScoreCosts:
         """They are asked in the step that begins."""
         for arm in arms:
             cost = self._costs.setdefault(arm, _Cost())
-            cost.saved -= min(max(cost.seconds, 0.0), max(cost.saved, 0.0))
+            cost.saved -= min(self.seconds(arm), cost.saved)
+            self._costs.move_to_end(arm)
             if len(self._costs) > MAX_ARMS:
                 self._costs.popitem(last=False)
 
