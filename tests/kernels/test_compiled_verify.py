@@ -81,19 +81,46 @@ def test_the_likeliest_tokens_beside_come_along() -> None:
     assert len(got.logprobs[0].top) == 3
 
 
-def test_adjusted_ids_are_among_the_others_at_a_services_chunk() -> None:
-    """Where a chunk has several tiles of listed ids; arg-max, law and truncation know them."""
-    bias = tuple((token, 0.5 + token % 3) for token in range(0, 700, 3))
+@pytest.mark.parametrize("top", [0, 2])
+@pytest.mark.parametrize("rule", list(Rule))
+def test_log_probabilities_come_with_the_outcomes(rule: Rule, top: int) -> None:
+    """Also of recovered tokens, of strided logits, beside sessions that ask for none; plain decoding among them."""
+    wide = logits_of(14, 80).to(torch.bfloat16)
+    logits = wide[:, ::2]
+    rows = [row((1, 0.4), (7, 0.3), (20, 0.3))]
+    items = [
+        VerifyInput(
+            3, [7][:length], [] if rule is Rule.COUPLED else rows[:length], Sampling(temperature=1.2), rule, key
+        )
+        for key, length in enumerate((1, 0, 1, 1, 1, 0, 1, 1))
+    ]
+    asked = [top, top, None, top, top, None, top, top]
+    got = compiled_verify(logits, items, vocabulary_size=40, num_top=asked)
+    wanted = verify(logits, items, vocabulary_size=40, num_top=asked)
+    for one, other in zip(got, wanted, strict=True):
+        assert (one.num_accepted, one.next_token) == (other.num_accepted, other.next_token)
+        assert [t.logprob for t in one.logprobs] == pytest.approx([t.logprob for t in other.logprobs], abs=1e-5)
+        assert [[token for token, _ in t.top] for t in one.logprobs] == [
+            [token for token, _ in t.top] for t in other.logprobs
+        ]
+
+
+@pytest.mark.parametrize(
+    ("tuning", "size"), [(SMALL, 101), (Tuning(), 5000)], ids=["chunks-in-a-unit", "units-in-a-chunk"]
+)
+def test_adjusted_ids_are_among_the_others(tuning: Tuning, size: int) -> None:
+    """Arg-max, law and truncation know them, also where there are several tiles of listed ids."""
+    bias = tuple((token, 0.5 + token % 3) for token in range(0, min(size, 700), 3))
     samplings = [
         Sampling(temperature=0.0, logit_bias=bias),
         Sampling(logit_bias=bias),
         Sampling(frequency_penalty=0.4, logit_bias=bias, top_k=7),
         Sampling(repetition_penalty=1.4, top_p=0.3),
     ]
-    items = [VerifyInput(9, [3], [], s, Rule.COUPLED, 11 + b, {4: 2, 699: 1}) for b, s in enumerate(samplings)]
-    logits = logits_of(8, 5000)
-    got = compiled_verify(logits, items, vocabulary_size=5000, num_top=[0] * 4, tuning=Tuning())
-    wanted = verify(logits, items, vocabulary_size=5000, num_top=[0] * 4)
+    items = [VerifyInput(9, [3], [], s, Rule.COUPLED, 11 + b, {4: 2, size - 1: 1}) for b, s in enumerate(samplings)]
+    logits = logits_of(8, size)
+    got = compiled_verify(logits, items, vocabulary_size=size, num_top=[0] * 4, tuning=tuning)
+    wanted = verify(logits, items, vocabulary_size=size, num_top=[0] * 4)
     assert [(o.num_accepted, o.next_token) for o in got] == [(o.num_accepted, o.next_token) for o in wanted]
     assert [t.logprob for o in got for t in o.logprobs] == pytest.approx(
         [t.logprob for o in wanted for t in o.logprobs], abs=1e-5

@@ -122,7 +122,7 @@ def _guesses(
         return []
     items = [head.by_column(inputs[b]) for b in chosen]
     steps = [VerifyInput(i.block_start + i.offset, [], [], i.sampling, i.rule, i.key, i.token_counts) for i in items]
-    _, outcomes = run(
+    _, outcomes, _ = run(
         _chosen(logits, chosen), steps, head.columns, token_map=head.token_map, tuning=tuning and tuning[0]
     )
     tokens = head.ids_of(outcomes.next_token.clip(0, head.columns - 1))

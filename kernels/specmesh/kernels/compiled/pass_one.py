@@ -95,12 +95,16 @@ def base_of(peak):
 
 
 @triton.jit
-def listed_scores(row_of, meta, fields, begin, end, at):
-    """(scores, ids, which are any) of a tile of the listed ids `begin .. end - 1`."""
+def listed_scores(row_of, meta, fields, begin, end, first, at, CHUNK: tl.constexpr):
+    """(scores, ids, which are any) of a tile of the listed ids `begin .. end - 1`, those of the chunk alone.
+
+    Where the list's ids of a chunk begin and end is known by units, which may be larger than a chunk.
+    """
     logits, stride_column = row_of
     place = begin + tl.arange(0, _LISTED)
     inside = place < end
-    ids = tl.load(meta + tl.load(fields + ADJUSTED) + place, mask=inside, other=0)
+    ids = tl.load(meta + tl.load(fields + ADJUSTED) + place, mask=inside, other=-1)
+    inside = inside & (ids >= first) & (ids < first + CHUNK)
     raw = tl.load(logits + ids.to(tl.int64) * stride_column, mask=inside, other=float("-inf")).to(tl.float32)
     return tl.where(inside, adjusted_listed(raw, ids, place, inside, meta, fields, at), float("-inf")), ids, inside
 
@@ -125,7 +129,7 @@ def leave_adjusted(
     scores = tl.load(place, mask=(columns < vocabulary) & (listed == 0), other=float("-inf")).to(tl.float32)
     peak = tl.max(scores, 0)
     for some in range(begin, end, _LISTED):
-        peak = tl.maximum(peak, tl.max(listed_scores(row_of, meta, fields, some, end, at)[0], 0))
+        peak = tl.maximum(peak, tl.max(listed_scores(row_of, meta, fields, some, end, first, at, CHUNK)[0], 0))
     base = base_of(peak)
     total = tl.sum(tl.exp2((scores - base) * (_LOG2_E / temperature)), 0)
     best = tl.min(tl.where(scores == peak, columns, vocabulary), 0)
@@ -133,7 +137,7 @@ def leave_adjusted(
         leave_groups(scores, groups, CHUNK, GROUP)
         tl.debug_barrier()
     for some in range(begin, end, _LISTED):
-        moved, ids, inside = listed_scores(row_of, meta, fields, some, end, at)
+        moved, ids, inside = listed_scores(row_of, meta, fields, some, end, first, at, CHUNK)
         total += tl.sum(tl.exp2((moved - base) * (_LOG2_E / temperature)), 0)
         best = tl.minimum(best, tl.min(tl.where(inside & (moved == peak), ids, vocabulary), 0))
         if TRUNCATE:

@@ -167,13 +167,17 @@ class VerifyPlan:
             cut["maxnreg"] = tuning.draw_registers
         return Launch(sample, (triton.cdiv(tiles, per_program), items), arguments, cut)
 
-    def fetch(self, form: Form) -> "Outcomes":
-        """One copy; waits for the device."""
-        result = self._result.cpu().numpy()
+    def fetch(self, form: Form, beside: Tensor) -> tuple["Outcomes", Tensor]:
+        """One copy, of what the batch came to and of these rows of logits `[N, W]`; waits for the device."""
+        size = 4 * len(self._result)
+        parts = (self._result.view(torch.uint8), beside.contiguous().view(torch.uint8).flatten())
+        brought = (torch.cat(parts) if len(beside) else parts[0]).cpu()
+        host_rows = brought[size:].view(beside.dtype).view(len(beside), beside.shape[1])
+        result = brought[:size].view(torch.int32).numpy()
         sessions, rows = self.capacity.sessions, self.capacity.rows
         drawn = result[: 2 * sessions].view(np.int64)[: form.sessions]
         out = result[2 * sessions : -rows].reshape(-1, fields.OUT_FIELDS.value)[: form.sessions]
-        return Outcomes(
+        outcomes = Outcomes(
             num_accepted=out[:, fields.ACCEPTED.value],
             next_token=(0x7FFFFFFF - (drawn & 0x7FFFFFFF)).astype(np.int32),
             finite=out[:, fields.ALL_FINITE.value] != 0,
@@ -181,6 +185,7 @@ class VerifyPlan:
             score=_floats_in_order((drawn >> 32).astype(np.int32)),
             logprobs=result[-rows:].view(np.float32)[: form.rows],
         )
+        return outcomes, host_rows
 
 
 def _floats_in_order(keys: NDArray[np.int32]) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """`verify` on the device: packs, launches, brings the outcomes back with one copy."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from specmesh.kernels.reference.batch import VerifyResult
 from specmesh.kernels.reference.logprobs import emitted_logprobs
 from specmesh.kernels.reference.philox import key_tensor, noise_from_words, words_of_tokens
 from specmesh.runtime.contract import Purpose
-from specmesh.runtime.types import TokenLogprob
+from specmesh.runtime.types import Rule, TokenLogprob
 
 MAX_ROWS = 65_535
 """A launch has no more programs along its second axis."""
@@ -36,8 +36,10 @@ def verify(
     """As `specmesh.kernels.ops.verify`. Buffers are kept per thread, device and vocabulary, and grow by doubling."""
     if not inputs:
         return []
-    packed, outcomes = run(logits, inputs, vocabulary_size, tuning=tuning)
-    logprobs = _logprobs(logits, inputs, vocabulary_size, packed, outcomes, num_top or [None] * len(inputs))
+    asked = num_top or [None] * len(inputs)
+    needs_rows = [_needs_rows(item, top) for item, top in zip(inputs, asked, strict=True)]
+    packed, outcomes, rows = run(logits, inputs, vocabulary_size, needs_rows=needs_rows, tuning=tuning)
+    logprobs = _logprobs(rows, inputs, vocabulary_size, packed, outcomes, asked)
     fields = zip(
         outcomes.num_accepted.tolist(), outcomes.next_token.tolist(), outcomes.finite.tolist(), logprobs, strict=True
     )
@@ -50,9 +52,12 @@ def run(
     vocabulary_size: int,
     *,
     token_map: Tensor | None = None,
+    needs_rows: Sequence[bool] = (),
     tuning: Tuning | None = None,
-) -> tuple[Packed, Outcomes]:
-    """A batch as it went to the device and what came back; `token_map` as for `VerifyPlan.launch`.
+) -> tuple[Packed, Outcomes, dict[int, Tensor]]:
+    """A batch as it went to the device, what came back, and the logits of the sessions that `needs_rows`, in one copy.
+
+    `token_map` as for `VerifyPlan.launch`.
 
     Raises ValueError as `check_shapes` and `check_counts` do, and for more than `MAX_ROWS` rows.
     """
@@ -68,7 +73,10 @@ def run(
     plan.send(packed)
     form = plan.form_of(packed)
     plan.launch(logits, form, token_map)
-    return packed, plan.fetch(form)
+    lengths = {b: len(inputs[b].draft_token_ids) + 1 for b, needed in enumerate(needs_rows) if needed}
+    spans = [logits[packed.row_starts[b] : packed.row_starts[b] + length] for b, length in lengths.items()]
+    outcomes, brought = plan.fetch(form, torch.cat(spans) if spans else logits.new_empty((0, logits.shape[1])))
+    return packed, outcomes, dict(zip(lengths, brought.split(list(lengths.values())), strict=True))
 
 
 def _plan(device: torch.device, vocabulary_size: int, need: Capacity, tuning: Tuning | None) -> VerifyPlan:
@@ -92,8 +100,14 @@ def doubled(have: int, need: int) -> int:
     return have
 
 
+def _needs_rows(item: VerifyInput, top: int | None) -> bool:
+    """Whether log-probabilities may have to come from the reference: the likeliest beside, or recovered tokens'."""
+    sure = item.sampling.greedy or item.rule is Rule.COUPLED
+    return top is not None and (top > 0 or bool(item.rows) or (bool(item.draft_token_ids) and not sure))
+
+
 def _logprobs(
-    logits: Tensor,
+    host_rows: Mapping[int, Tensor],
     inputs: Sequence[VerifyInput],
     vocabulary_size: int,
     packed: Packed,
@@ -110,8 +124,7 @@ def _logprobs(
         if top is None or not outcomes.finite[b]:
             answers.append(())
         elif top > 0 or not np.isfinite(drawn[b]) or _is_of_draft_row(item, accepted, int(outcomes.next_token[b])):
-            rows = logits[start : start + len(item.draft_token_ids) + 1].cpu()
-            answers.append(_from_reference(rows, item, vocabulary_size, outcomes, b, top))
+            answers.append(_from_reference(host_rows[b], item, vocabulary_size, outcomes, b, top))
         else:
             values = outcomes.logprobs[start : start + accepted + 1].copy()
             if outcomes.draw_row[b] >= 0:
