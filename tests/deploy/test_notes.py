@@ -153,6 +153,8 @@ def test_parts_that_could_pass_for_each_other_are_said(notes: Notes) -> None:
     assert "tls.verifierSecret is the routers' certificate too" in said
     assert "tls.draftSecret is the routers' certificate too" in said
     assert "tls.draftSecret is the verifiers' certificate too: a draft could pass for a verifier" in said
+    own = values({**GPU_DRAFT, "tls": {"secret": "mesh"}}, tls=TLS)
+    assert "drafts small: tls.secret is the routers' certificate too" in notes(own)
 
 
 def test_a_mesh_that_generates_nothing_is_said(notes: Notes) -> None:

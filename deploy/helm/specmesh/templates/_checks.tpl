@@ -121,6 +121,9 @@ model: models has no {{ $model }}; {{ if .root.Values.models }}it has {{ keys .r
 {{/* What each kind of draft takes. */}}
 {{- define "specmesh.checks.kind" -}}
 {{- $s := .spec }}
+{{- if lt (include "specmesh.quantity" (trimSuffix "B" (default "1GiB" $s.kvMemory)) | float64) 1.0 }}
+kvMemory: {{ $s.kvMemory }} is less than a byte; say how much memory keys and values may take, as in 4GiB
+{{- end }}
 {{- if eq .kind "draft" }}
 {{- if and (ne $s.kind "lookup") (not $s.model) }}
 model: kind {{ $s.kind }} needs one; name one of models

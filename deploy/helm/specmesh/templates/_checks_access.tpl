@@ -17,6 +17,12 @@ tls.clientCertificates: needs tls.enabled
 {{- default (index $shared .kind) $own -}}
 {{- end -}}
 
+{{/* What routers answer with, and what they show to verifiers and drafts. */}}
+{{- define "specmesh.routerSecrets" -}}
+{{- $tls := .Values.tls -}}
+{{- compact (list $tls.routerSecret (default $tls.routerSecret $tls.meshSecret)) | toYaml -}}
+{{- end -}}
+
 {{/* The name that a component's certificate must have. */}}
 {{- define "specmesh.certificateName" -}}
 {{- if eq .kind "router" -}}{{ include "specmesh.routerIdentity" .root }}
@@ -31,8 +37,12 @@ tls.clientCertificates: needs tls.enabled
 {{- if not (include "specmesh.secret" .) }}
 tls.secret: tls.enabled needs tls.{{ .kind }}Secret, or a secret of this pool
 {{- end }}
-{{- if and (eq (default "full" .spec.trust) "untrusted") (not $tls.shared) }}
+{{- if eq (default "full" .spec.trust) "untrusted" }}
+{{- if has (include "specmesh.secret" .) (include "specmesh.routerSecrets" .root | fromYamlArray) }}
+tls.secret: {{ include "specmesh.secret" . }} is the routers', with which this pool, which is not trusted, could call verifiers and drafts; give it its own
+{{- else if not $tls.shared }}
 {{- include "specmesh.checks.untrustedCertificate" . }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- if and $tls.shared (ne (default "full" .spec.trust) "untrusted") }}
@@ -62,9 +72,6 @@ tls.secret: {{ $own }} is the certificate of {{ join ", " . }} too, for which th
 {{- end }}
 {{- with $names }}
 tls.serverName: is the name in the certificate of {{ join ", " . }} too, for which this pool, which is not trusted, could pass; take another name
-{{- end }}
-{{- if eq $own $root.Values.tls.meshSecret }}
-tls.secret: {{ $own }} is what routers show to verifiers and drafts; give this pool its own
 {{- end }}
 {{- end }}
 {{- end -}}

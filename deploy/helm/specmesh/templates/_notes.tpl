@@ -191,7 +191,13 @@ drafts {{ .name }}: is not trusted and shares a certificate (tls.shared): it cou
 {{- define "specmesh.notes.certificates" -}}
 {{- $tls := .Values.tls }}
 {{- if $tls.enabled }}
-{{- $routers := list $tls.routerSecret (default $tls.routerSecret $tls.meshSecret) }}
+{{- $routers := include "specmesh.routerSecrets" . | fromYamlArray }}
+{{- range include "specmesh.components" . | fromYamlArray }}
+{{- if and (ne .kind "router") (has (default "" (default dict .spec.tls).secret) $routers) }}
+
+{{ include "specmesh.where" . }}: tls.secret is the routers' certificate too: whoever holds it can call drafts and verifiers as a router. Give it one of its own.
+{{- end }}
+{{- end }}
 {{- range $part := list "verifierSecret" "draftSecret" }}
 {{- if has (index $tls $part) $routers }}
 
