@@ -60,7 +60,6 @@ class Session:
         self._max_block_length = 0 if held_out else min(limits, default=_UNBOUNDED)
         self.held_out = held_out
         self.leaves_drafts_to_policy = plan.leaves_drafts_to_policy
-        self.leaves_drafts_to_policy = plan.leaves_drafts_to_policy
         self.session_id = session_id
         self.traceparent = traceparent
         # One-hot laws need none, and greedy steps are quicker without.
