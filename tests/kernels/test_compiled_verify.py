@@ -127,6 +127,19 @@ def test_adjusted_ids_are_among_the_others(tuning: Tuning, size: int) -> None:
     )
 
 
+def test_a_chunks_sum_does_not_change_with_what_was_drafted() -> None:
+    """Drafted ids are listed where there are penalties; the first row's law has none of them in it yet."""
+    sampling = Sampling(temperature=0.8, frequency_penalty=0.3)
+    logits, seen = logits_of(4, 4000), set()
+    for drafted in ([], [17], [3999, 1, 2]):
+        item = VerifyInput(9, drafted, [], sampling, Rule.COUPLED, 11, {})
+        outcome = compiled_verify(
+            logits[: len(drafted) + 1], [item], vocabulary_size=4000, num_top=[0], tuning=Tuning()
+        )[0]
+        seen.add((outcome.num_accepted, outcome.next_token, outcome.logprobs))
+    assert len(seen) == 1
+
+
 def test_more_rows_than_a_launch_can_have_are_an_error() -> None:
     items = [VerifyInput(0, [], [], Sampling(), Rule.BLOCK, 1)] * 65_536
     with pytest.raises(ValueError, match="at most 65535 rows"):

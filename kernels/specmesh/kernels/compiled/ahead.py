@@ -63,8 +63,9 @@ class Workers(ThreadPoolExecutor):
     """A thread per core, which say how far they are."""
 
     def __init__(self) -> None:
-        super().__init__(os.cpu_count(), thread_name_prefix="compile-ahead")
+        super().__init__(len(os.sched_getaffinity(0)), thread_name_prefix="compile-ahead")
         self._submitted, self._done = 0, 0
+        self._counting = threading.Lock()
 
     def submit(self, work: Callable[..., Any], /, *arguments: object, **options: object) -> Future[Any]:
         """As the base class does."""
@@ -74,9 +75,11 @@ class Workers(ThreadPoolExecutor):
         return future
 
     def _count(self, future: Future[Any]) -> None:
-        self._done += 1
-        if self._done % _EVERY == 0 or self._done == self._submitted:
-            logger.info(f"compiling kernels: {self._done} of {self._submitted}")
+        with self._counting:
+            self._done += 1
+            done = self._done
+        if done % _EVERY == 0 or done == self._submitted:
+            logger.info(f"compiling kernels: {done} of {self._submitted}")
 
 
 def compile_verify(logits: Tensor, vocabulary_size: int, requests: Requests) -> CompileAhead:

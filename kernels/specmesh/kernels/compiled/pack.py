@@ -165,7 +165,7 @@ def _put_adjusted(
     drafted: Sequence[int],
     vocabulary_size: int,
 ) -> bool:
-    """The ids that bias or penalties may move, ascending, with both; whether there are any."""
+    """The ids that bias or penalties may move, ascending, with both; whether there may be any at another block."""
     seen = dict(counts or {}) if sampling.has_penalties else {}
     bias = dict(sampling.logit_bias)
     ids = np.unique(np.fromiter(chain(bias, seen, drafted), dtype=np.int64))
@@ -184,4 +184,4 @@ def _put_adjusted(
         np.concatenate((ids.astype(np.int32), values.reshape(-1).view(np.int32)))
     )
     session[fields.ADJUSTED_UNITS.value] = lists.add(np.searchsorted(ids, bounds).astype(np.int32))
-    return len(ids) > 0
+    return len(ids) > 0 or sampling.has_penalties

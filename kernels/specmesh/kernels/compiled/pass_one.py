@@ -15,6 +15,7 @@ from specmesh.kernels.compiled.fields import (
     CHUNK_TOTAL,
     NUM_ADJUSTED,
     PARTIAL_FIELDS,
+    PENALISED,
     ROW_START,
     RULE,
     RULE_GREEDY,
@@ -28,6 +29,7 @@ from specmesh.kernels.compiled.pick import bits_of_ids
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LISTED = tl.constexpr(128)
+_UNITS = tl.constexpr(2.0**40)
 
 
 @triton.jit
@@ -110,13 +112,22 @@ def listed_scores(row_of, meta, fields, begin, end, first, at, CHUNK: tl.constex
 
 
 @triton.jit
+def units_of_exp(scores, base, temperature):
+    """(sum of exp of scores less `base` in units of 2^-40, how many are no numbers)."""
+    terms = tl.exp2((scores - base) * (_LOG2_E / temperature))
+    finite = tl.abs(terms) < float("inf")
+    return tl.sum((tl.where(finite, terms, 0.0) * _UNITS).to(tl.int64), 0), tl.sum((finite == 0).to(tl.int32), 0)
+
+
+@triton.jit
 def leave_adjusted(
     row_of, first, vocabulary, meta, fields, at, temperature, greedy, truncated, partial, groups,
     CHUNK: tl.constexpr, GROUP: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
     """The same of a chunk with ids to adjust: those are left out of it and gone through by themselves, as they are few.
 
-    Apart from the other, whose sum would else change with what this does to the layout of scores.
+    Apart from the other, whose sum would else change with what this does to the layout of scores. Where there are
+    penalties drafted ids are listed too, so the sum is of integers: it must not change with what was drafted.
     """
     logits, stride_column = row_of
     units = meta + tl.load(fields + ADJUSTED_UNITS)
@@ -131,19 +142,20 @@ def leave_adjusted(
     for some in range(begin, end, _LISTED):
         peak = tl.maximum(peak, tl.max(listed_scores(row_of, meta, fields, some, end, first, at, CHUNK)[0], 0))
     base = base_of(peak)
-    total = tl.sum(tl.exp2((scores - base) * (_LOG2_E / temperature)), 0)
+    units, faults = units_of_exp(scores, base, temperature)
     best = tl.min(tl.where(scores == peak, columns, vocabulary), 0)
     if TRUNCATE:
         leave_groups(scores, groups, CHUNK, GROUP)
         tl.debug_barrier()
     for some in range(begin, end, _LISTED):
         moved, ids, inside = listed_scores(row_of, meta, fields, some, end, first, at, CHUNK)
-        total += tl.sum(tl.exp2((moved - base) * (_LOG2_E / temperature)), 0)
+        more = units_of_exp(moved, base, temperature)
+        units, faults = units + more[0], faults + more[1]
         best = tl.minimum(best, tl.min(tl.where(inside & (moved == peak), ids, vocabulary), 0))
         if TRUNCATE:
             tl.atomic_max(groups + (ids - first) // GROUP, moved, mask=inside)
     tl.store(partial + CHUNK_PEAK, peak)
-    tl.store(partial + CHUNK_TOTAL, total)
+    tl.store(partial + CHUNK_TOTAL, tl.where(faults > 0, float("nan"), units.to(tl.float32) * (1.0 / _UNITS)))
     if greedy:
         tl.store(partial + CHUNK_ARG_MAX, best.to(tl.float32, bitcast=True))
 
@@ -169,7 +181,8 @@ def pass_one(
     groups += row * num_groups + chunk * (CHUNK // GROUP)
     is_adjusted = False
     if ADJUST:
-        is_adjusted = chunk_is_adjusted(meta, fields, first, vocabulary, CHUNK)
+        listed = chunk_is_adjusted(meta, fields, first, vocabulary, CHUNK)
+        is_adjusted = listed | (tl.load(fields + PENALISED) != 0)
     if is_adjusted:
         at = row.to(tl.int32) - tl.load(fields + ROW_START)
         leave_adjusted(

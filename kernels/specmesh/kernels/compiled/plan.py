@@ -17,6 +17,7 @@ from specmesh.kernels.compiled.pack import Packed, pack
 from specmesh.kernels.compiled.pass_one import pass_one
 from specmesh.kernels.compiled.sample import sample
 from specmesh.kernels.compiled.threshold import threshold
+from specmesh.kernels.compiled.totals import MAX_CHUNKS
 from specmesh.kernels.inputs import VerifyInput
 
 
@@ -60,6 +61,8 @@ class VerifyPlan:
         self.tuning = tuning or Tuning()
         self.chunk = self.tuning.chunk
         self.num_chunks = triton.cdiv(vocabulary_size, self.chunk)
+        if self.num_chunks > MAX_CHUNKS:
+            raise ValueError(f"at most {MAX_CHUNKS * self.chunk} ids, got {vocabulary_size}")
         pinned = device.type == "cuda"
         self._early = pinned and torch.cuda.get_device_capability(device) >= (9, 0)
         rows, sessions = capacity.rows, capacity.sessions

@@ -21,7 +21,8 @@ from specmesh.kernels.compiled.fields import (
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _UNITS = tl.constexpr(2.0**32)
 _NO_NUMBER = tl.constexpr(2**55)
-"""More units than a row of 2^23 ids has, and so few that a sum of 128 chunks of them does not overflow."""
+"""More units than `MAX_CHUNKS` chunks of 4,096 ids weigh; a sum of as many of them does not overflow."""
+MAX_CHUNKS = 128
 
 
 @triton.jit
