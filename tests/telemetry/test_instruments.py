@@ -11,6 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from specmesh.runtime.telemetry.instruments import (
     AT_A_TIME,
+    MOST_NOTED,
     Deferred,
     Distribution,
     HistogramPoint,
@@ -127,7 +128,49 @@ async def test_what_is_deferred_is_worked_off_though_nobody_collects() -> None:
     assert turns == [0.0, AT_A_TIME, 2 * AT_A_TIME, 3 * AT_A_TIME]
 
 
-async def test_what_an_engines_thread_notes_while_others_collect_is_recorded_once() -> None:
+async def test_a_record_that_fails_is_logged_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the work on what is noted beside it, nor on what is noted later."""
+    registry = Registry()
+    recorded: asyncio.Queue[list[int]] = asyncio.Queue()
+
+    def record(numbers: list[int]) -> None:
+        if 1 in numbers:
+            raise ValueError("no such series")
+        recorded.put_nowait(numbers)
+
+    first: Deferred[int] = Deferred(registry, record)
+    second: Deferred[int] = Deferred(registry, recorded.put_nowait)
+    keeping_up = asyncio.create_task(registry.keep_up())
+    async with asyncio.timeout(20):
+        first.note(1)
+        second.note(2)
+        assert await recorded.get() == [2]
+        first.note(3)
+        assert await recorded.get() == [3]
+    first.note(1)
+    registry.collect()
+    assert not keeping_up.done()
+    keeping_up.cancel()
+    assert ["no such series" in (each.exc_text or "") for each in caplog.records] == [True, True]
+
+
+def test_what_nobody_works_off_is_bounded_and_its_loss_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry()
+    recorded: list[int] = []
+    noted: Deferred[int] = Deferred(registry, recorded.extend)
+    for number in range(MOST_NOTED - 1):
+        noted.note(number)
+    registry.work_off()
+    assert (recorded, caplog.records) == ([*range(MOST_NOTED - 1)], [])
+    recorded.clear()
+    for number in range(MOST_NOTED + 5):
+        noted.note(number)
+    registry.work_off()
+    assert recorded == [*range(5, MOST_NOTED + 5)]
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+
+
+def test_what_an_engines_thread_notes_while_others_collect_is_recorded_once() -> None:
     registry = Registry()
     demand = registry.counter(ARM_DEMAND).of("code")
     noted: Deferred[float] = Deferred(registry, lambda amounts: demand.add(sum(amounts)))

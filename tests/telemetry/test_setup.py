@@ -1,5 +1,6 @@
 """Telemetry from a configuration: off by default, and clear about what it cannot do."""
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -35,6 +36,13 @@ async def test_it_is_off_by_default_and_intercepts_nothing() -> None:
         assert telemetry is NO_TELEMETRY
         assert telemetry.server_interceptors() == []
         assert telemetry.client_interceptors() == []
+
+
+async def test_nothing_of_it_runs_on_when_the_service_has_ended() -> None:
+    async with open_telemetry("router", TelemetryConfig(prometheus_port=0, prometheus_host="127.0.0.1")):
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 2
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 WITHOUT = """

@@ -5,14 +5,17 @@ thread, so a reader meets whole numbers that are at most one event old.
 """
 
 import asyncio
+import logging
 import time
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from specmesh.runtime.telemetry.names import Metric
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Values = tuple[str, ...]
@@ -21,6 +24,9 @@ Observe = Callable[[], Iterable[tuple[Values, float]]]
 AT_A_TIME = 128
 """What is worked off in one go: a fraction of a millisecond."""
 KEEP_UP_SECONDS = 0.5
+"""How old a note gets before it is worked off though nobody collects."""
+MOST_NOTED = 1 << 15
+"""Notes of one kind that wait: seconds of the busiest service, and tens of megabytes at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +160,20 @@ class Deferred(Generic[T]):
 
     def __init__(self, registry: "Registry", record: Callable[[list[T]], None]) -> None:
         """`record` takes up to `AT_A_TIME` of what is noted, soon and before anything is collected."""
-        self._noted: list[T] = []
+        # The bound is the queue's own, as counting what it drops would take as long as all else that noting does.
+        self._noted: deque[T] = deque(maxlen=MOST_NOTED)
         self._record = record
         self.note = self._noted.append
-        """For one thread, whichever."""
+        """For one thread, whichever. When `MOST_NOTED` wait, the oldest is lost."""
         registry.defer(self.work_off)
 
     def work_off(self) -> bool:
-        """Record what was noted first. Returns whether there is more."""
-        noted = self._noted[:AT_A_TIME]
-        del self._noted[: len(noted)]
+        """Record what was noted first, and say in the log if some of it was lost. Returns whether there is more."""
+        waiting = len(self._noted)
+        if waiting == MOST_NOTED:
+            _log.warning("more was noted than waits: metrics miss some of it", extra={"most": MOST_NOTED})
+        take = self._noted.popleft
+        noted = [take() for _ in range(min(waiting, AT_A_TIME))]
         if noted:
             self._record(noted)
         return bool(self._noted)
@@ -220,7 +230,7 @@ class Registry:
     def work_off(self) -> None:
         """All that is deferred."""
         for work_off in self._deferred:
-            while work_off():
+            while _more(work_off):
                 pass
 
     async def keep_up(self) -> None:
@@ -228,7 +238,7 @@ class Registry:
         while True:
             await asyncio.sleep(KEEP_UP_SECONDS)
             for work_off in self._deferred:
-                while work_off():  # noqa: ASYNC110  it works, and lets others work
+                while _more(work_off):  # noqa: ASYNC110  it works, and lets others work
                     await asyncio.sleep(0)
 
     def collect(self) -> list[Family]:
@@ -242,6 +252,15 @@ class Registry:
             points = [Point(values, value) for observe in observers for values, value in observe()]
             families.append(Family(metric, points))
         return families
+
+
+def _more(work_off: Callable[[], bool]) -> bool:
+    """One piece. If it cannot be recorded it is lost, and the rest waits for the next time: all else goes on."""
+    try:
+        return work_off()
+    except Exception:  # noqa: BLE001  whatever it is: nobody would hear of it, and notes would pile up
+        _log.exception("cannot record what was noted; metrics miss some of it")
+        return False
 
 
 def _copy_counter(family: CounterFamily) -> Family:

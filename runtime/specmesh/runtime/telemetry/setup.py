@@ -75,8 +75,11 @@ async def open_telemetry(service: str, config: TelemetryConfig) -> AsyncIterator
         yield Telemetry(registry, tracer)
     finally:
         # A thread of its own, so that `collect` still finds the event loop turning.
-        await asyncio.to_thread(_close, exporter, port)
-        keeping_up.cancel()
+        try:
+            await asyncio.to_thread(_close, exporter, port)
+        finally:
+            keeping_up.cancel()
+            await asyncio.wait([keeping_up])
 
 
 def _close(exporter: "OtlpExporter | None", port: "PrometheusPort | None") -> None:
