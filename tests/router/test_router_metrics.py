@@ -1,6 +1,7 @@
 """What a router counts of its steps and requests, by the words of the table of names."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from specmesh.router.policies.settings import PolicySettings
 from specmesh.router.session import Usage
 from specmesh.router.timing import PARTS, StepNanoseconds
 from specmesh.runtime.telemetry import names
-from specmesh.runtime.telemetry.instruments import HistogramPoint, Registry
+from specmesh.runtime.telemetry.instruments import AT_A_TIME, HistogramPoint, Registry
 from specmesh.runtime.types import Block, BlockRefusal, FallbackReason, StepResult
 
 CODE, PROSE, CODE_2 = Arm("code", "a" * 64), Arm("prose", "b" * 64), Arm("code", "c" * 64)
@@ -27,11 +28,11 @@ SPENT = StepNanoseconds(10_000_000, 1_000_000, 2_000_000, 500_000, 4_000_000, 1_
 class Steps:
     """Steps of sessions that may use these pools, and the values that they make."""
 
-    def __init__(self, *pools: str) -> None:
+    def __init__(self, *pools: str, lot: Callable[[], float] | None = None) -> None:
         self.registry = Registry()
         policy = FixedPolicy(seed=0, settings=PolicySettings())
         self.demand = Demand(self.registry.counter(names.ARM_DEMAND), policy, {}, share=1.0)
-        self.metrics = StepMetrics(self.registry, self.demand)
+        self.metrics = StepMetrics(self.registry, self.demand, lot=lot or random.Random(5).random)
         plan = SimpleNamespace(scope=SimpleNamespace(pools=frozenset(pools)))
         self.session: Any = SimpleNamespace(plan=plan, held_out=False, leaves_drafts_to_policy=True)
 
@@ -104,14 +105,25 @@ def test_refusals_of_every_kind_have_a_zero_before_they_have_a_one() -> None:
 
 
 def test_blocks_teach_how_quick_their_arm_is_when_it_is_not_busy() -> None:
-    """One in a few does; of one that was there before it was asked for nothing is known."""
-    steps = Steps("code")
+    """One in a few does, here the first; of one that was there before it was asked for nothing is known."""
+    steps = Steps("code", lot=lambda: 0.0)
     steps.take(CODE, ready=[CODE], drafted=4, work=DraftWork(queue_ns=9_000_000, compute_ns=4_000_000))
     for _ in range(TIMED - 1):
         steps.take(CODE, ready=[CODE], drafted=4, work=DraftWork(compute_ns=8_000_000))
     steps.take(CODE, ready=[CODE], drafted=4, work=DraftWork(compute_ns=1, predicted=True))
     steps.registry.collect()
     assert steps.demand.unloaded.seconds == {CODE: pytest.approx(0.001)}
+
+
+@pytest.mark.parametrize("num_sessions", [2, 4, 8, 16])
+def test_sessions_that_take_turns_teach_how_quick_all_of_their_arms_are(num_sessions: int) -> None:
+    """Also when one of them alone has an arm, and every so-many-th block would never be its."""
+    steps = Steps("code", "prose")
+    for turn in range(64 * AT_A_TIME):
+        arm = PROSE if turn % num_sessions == num_sessions - 1 else CODE
+        steps.take(arm, ready=[CODE, PROSE], drafted=4, work=DraftWork(compute_ns=4_000_000))
+    steps.registry.work_off()
+    assert steps.demand.unloaded.seconds == {CODE: pytest.approx(0.001), PROSE: pytest.approx(0.001)}
 
 
 def test_a_step_counts_as_demand_for_what_it_would_choose() -> None:

@@ -1,5 +1,6 @@
 """What a router measures of steps and requests. Steps are noted, and added up many at a time."""
 
+import random
 from collections.abc import Callable, Sequence
 from itertools import compress, repeat
 from operator import is_
@@ -19,7 +20,8 @@ TOTAL = "total"
 MAX_POSITIONS = 16
 """Places of a block with series of their own."""
 TIMED = 8
-"""One block in so many says how quick its arm is when it is not busy."""
+"""One block in so many says how quick its arm is when it is not busy. The first is drawn by lot: where sessions take
+turns, every so-many-th is always the same one's."""
 OTHER_TENANT = "other"
 GROUPS = {False: "speculating", True: "held_out"}
 
@@ -52,8 +54,10 @@ may take of a step."""
 class StepMetrics:
     """Of all steps of a router."""
 
-    def __init__(self, registry: Registry, demand: Demand) -> None:
+    def __init__(self, registry: Registry, demand: Demand, *, lot: Callable[[], float] | None = None) -> None:
+        """`lot`: a number from 0 to below 1."""
         self._registry = registry
+        self._lot = lot or random.Random().random
         durations = registry.histogram(names.STEP_DURATION)
         self._durations = [durations.of(part) for part in (TOTAL, *PARTS)]
         fallbacks = registry.counter(names.FALLBACKS)
@@ -84,8 +88,8 @@ class StepMetrics:
         for series, nanoseconds in zip(self._durations, columns, strict=True):
             series.record_nanoseconds(nanoseconds)
         self._outcomes.add(outcomes)
-        blocks = zip(arms[::TIMED], compute_ns[::TIMED], num_proposed[::TIMED], strict=True)
-        self._demand.unloaded.add(blocks)
+        drawn = slice(int(self._lot() * TIMED), None, TIMED)
+        self._demand.unloaded.add(zip(arms[drawn], compute_ns[drawn], num_proposed[drawn], strict=True))
         for held_out in {*groups} - {None}:
             of_group = compress(columns[0], map(is_, groups, repeat(held_out)))
             self._groups[held_out][0].add(sum(of_group) / 1e9)
