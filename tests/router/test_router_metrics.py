@@ -93,6 +93,7 @@ def test_parts_of_a_step_add_up_in_the_metrics_too() -> None:
     [family] = [family for family in steps.registry.collect() if family.metric is names.STEP_DURATION]
     sums = {point.values[0]: point.sum for point in family.points if isinstance(point, HistogramPoint)}
     assert abs(sum(sums[part] for part in PARTS) - sums["total"]) < 1e-12
+    assert sums == SPENT.parts() | {"total": 0.01}
 
 
 def test_refusals_of_every_kind_have_a_zero_before_they_have_a_one() -> None:

@@ -10,13 +10,12 @@ from specmesh.router.demand import Demand
 from specmesh.router.drafts import ArmRecord
 from specmesh.router.policies.interface import Arm
 from specmesh.router.session import Session
-from specmesh.router.timing import PARTS, StepNanoseconds
+from specmesh.router.timing import StepNanoseconds
 from specmesh.runtime.telemetry import names
 from specmesh.runtime.telemetry.instruments import Count, Deferred, Registry, Tally, Values
 from specmesh.runtime.telemetry.spans import Span
 from specmesh.runtime.types import BlockRefusal, FallbackReason
 
-TOTAL = "total"
 MAX_POSITIONS = 16
 """Places of a block with series of their own."""
 TIMED = 8
@@ -59,7 +58,7 @@ class StepMetrics:
         self._registry = registry
         self._lot = lot or random.Random().random
         durations = registry.histogram(names.STEP_DURATION)
-        self._durations = [durations.of(part) for part in (TOTAL, *PARTS)]
+        self._durations = [durations.of(part) for part in StepNanoseconds._fields]
         fallbacks = registry.counter(names.FALLBACKS)
         self._fallbacks = {reason: fallbacks.of(reason.value) for reason in FallbackReason}
         self._demand = demand

@@ -8,8 +8,6 @@ from specmesh.router.block import DraftWork
 from specmesh.router.policies.interface import StepSeconds
 from specmesh.runtime.types import VerifyTiming
 
-PARTS = ("draft", "network", "queue", "forward", "verify", "router")
-
 
 class StepNanoseconds(NamedTuple):
     """Time a step spent waiting, by part; `router` is what is left, so the parts add up exactly."""
@@ -29,6 +27,10 @@ class StepNanoseconds(NamedTuple):
     def parts(self) -> dict[str, float]:
         """Seconds by part, by name."""
         return {part: getattr(self, part) / 1e9 for part in PARTS}
+
+
+PARTS = StepNanoseconds._fields[1:]
+"""All but the total, which they add up to."""
 
 
 def split_time(
