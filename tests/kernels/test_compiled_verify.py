@@ -87,16 +87,19 @@ def test_log_probabilities_come_with_the_outcomes(rule: Rule, top: int) -> None:
     """Also of recovered tokens, of strided logits, beside sessions that ask for none; plain decoding among them."""
     wide = logits_of(14, 80).to(torch.bfloat16)
     logits = wide[:, ::2]
+    likely = logits.argmax(dim=1).tolist()
     rows = [row((1, 0.4), (7, 0.3), (20, 0.3))]
-    items = [
-        VerifyInput(
-            3, [7][:length], [] if rule is Rule.COUPLED else rows[:length], Sampling(temperature=1.2), rule, key
-        )
-        for key, length in enumerate((1, 0, 1, 1, 1, 0, 1, 1))
-    ]
+    items, start = [], 0
+    for key, length in enumerate((1, 0, 1, 1, 1, 0, 1, 1)):
+        bare = rule is Rule.COUPLED or key % 2 == 0
+        drafted = [likely[start] if bare else 7][:length]
+        own = [] if bare else rows[:length]
+        items.append(VerifyInput(3, drafted, own, Sampling(temperature=0.6), rule, key))
+        start += length + 1
     asked = [top, top, None, top, top, None, top, top]
     got = compiled_verify(logits, items, vocabulary_size=40, num_top=asked)
     wanted = verify(logits, items, vocabulary_size=40, num_top=asked)
+    assert any(outcome.num_accepted and outcome.logprobs for outcome in wanted)
     for one, other in zip(got, wanted, strict=True):
         assert (one.num_accepted, one.next_token) == (other.num_accepted, other.next_token)
         assert [t.logprob for t in one.logprobs] == pytest.approx([t.logprob for t in other.logprobs], abs=1e-5)
