@@ -1,4 +1,4 @@
-"""C33 all at once: calls that end well beside calls whose clients leave, as a collector of others received them."""
+"""Traces of calls all at once, of some that end well and of more whose clients leave, as a collector has them."""
 
 import asyncio
 import secrets

@@ -37,7 +37,7 @@ class NoBlockWatch:
 
 _Kind = tuple[DraftEndReason, ContextSource]
 _Block = tuple[int, int, int, int, _Kind]
-"""Nanoseconds in the queue and computing; batch size; tokens."""
+"""Nanoseconds in the queue and computing; batch size; tokens; what ended it and where its context came from."""
 
 
 class BlockMetrics:

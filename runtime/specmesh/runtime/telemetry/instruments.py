@@ -1,7 +1,9 @@
 """Counters, histograms and gauges as plain numbers: recording one costs a fraction of a microsecond.
 
-The exporters read them; nothing here knows of any. Each series has one writer, its service's event loop or its engine's
-thread, so a reader meets whole numbers that are at most one event old.
+The exporters read them; nothing here knows of any. Each series has one writer, its service's event loop, but that of
+what an exporter drops, which has a lock. What happens often is only noted where it happens, in an engine's thread too,
+and recorded on the loop: before anything is collected, so that exporters miss nothing, and at the latest when
+`KEEP_UP_SECONDS` have passed.
 """
 
 import asyncio
