@@ -170,10 +170,10 @@ class Deferred(Generic[T]):
         registry.defer(self.work_off)
 
     def work_off(self) -> bool:
-        """Record what was noted first, and say in the log if some of it was lost. Returns whether there is more."""
+        """Record what was noted first, and say in the log if some may be lost. Returns whether there is more."""
         waiting = len(self._noted)
         if waiting == MOST_NOTED:
-            _log.warning("more was noted than waits: metrics miss some of it", extra={"most": MOST_NOTED})
+            _log.warning("as much was noted as can wait: metrics may miss some of it", extra={"most": MOST_NOTED})
         take = self._noted.popleft
         noted = [take() for _ in range(min(waiting, AT_A_TIME))]
         if noted:
