@@ -77,6 +77,16 @@ def specmesh(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[st
     return done
 
 
+def test_no_file_of_the_folder_one_stands_in_is_run(tmp_path: Path) -> None:
+    """Not even one named as a module of Python's."""
+    for name in ("queue", "asyncio", "grpc"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of this folder ran')\n")
+    command = [sys.executable, "-P", "-m", "specmesh.cli", "router", "--set", "nonsense=1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "nonsense" in done.stderr
+    assert "a file of this folder ran" not in done.stderr
+
+
 @pytest.fixture(scope="module")
 def address(mesh_file: Path) -> Iterator[str]:
     """A mesh for the tests that only use it."""

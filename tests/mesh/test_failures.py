@@ -1,8 +1,9 @@
 """Clients, routers and verifiers that go away; overload; services that drain."""
 
 import asyncio
+import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,45 @@ async def test_idle_streams_are_not_sent_away(mesh: Running) -> None:
         async with router_at(router.address) as stub:
             assert len((await generate(stub, request(max_output_tokens=1))).token_ids) == 1
             assert "verifier lost" not in router.log()
+
+
+async def test_a_verifier_that_hangs_is_left_for_another(mesh: Running) -> None:
+    """Stopped and not dead: its connection stays, and only pings go unanswered."""
+    two = [
+        Service(
+            "verifier",
+            mesh.folder,
+            model=f"table:{mesh.tables.target}",
+            table__delay_ms=20,
+            server__min_ping_interval_seconds=0.5,
+        )
+        for _ in range(2)
+    ]
+    with two[0], two[1]:
+        addresses = [service.address for service in two]
+        with start_router(mesh, [], verifiers=addresses, server__keepalive_seconds=1) as router:
+            async with router_at(router.address) as stub:
+                call = stub.Generate(request(max_output_tokens=300), timeout=60)
+                token_ids: list[int] = []
+                stopped: Service | None = None
+                async for event in call:
+                    token_ids += event.delta.token_ids
+                    if stopped is None and len(token_ids) >= 5:
+                        stopped = await _busy_one(two)
+                        stopped.process.send_signal(signal.SIGSTOP)
+                        began = time.monotonic()
+                assert stopped is not None
+                assert len(token_ids) == 300
+                assert time.monotonic() - began < 30
+                stopped.process.send_signal(signal.SIGCONT)
+
+
+async def _busy_one(services: Sequence[Service]) -> Service:
+    for service in services:
+        async with info_of(service) as get_info:
+            if (await get_info()).session_count:
+                return service
+    raise AssertionError("no verifier has a session")
 
 
 async def test_overload_says_when_to_come_back(mesh: Running, slow: Service) -> None:

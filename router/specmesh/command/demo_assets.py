@@ -48,7 +48,7 @@ def _draft(pool: str, kind: str, settings: dict[str, str | int]) -> DraftProcess
 
 def _run(module_and_arguments: Sequence[str], console: Console) -> str:
     """One step of preparation: its progress goes where this process's goes, its output comes back."""
-    command = [sys.executable, "-m", *module_and_arguments]
+    command = [sys.executable, "-P", "-m", *module_and_arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=console.file, text=True, check=False)
     if done.returncode != 0:
         name = module_and_arguments[0]

@@ -33,7 +33,7 @@ class Launch:
 
 
 class ServiceProcess:
-    """`python -m MODULE`, told to end by the end of its standard input.
+    """`python -P -m MODULE`, told to end by the end of its standard input.
 
     It is in a session of its own, so that Ctrl-C reaches the parent alone and the drain happens once and in order.
     """
@@ -51,7 +51,7 @@ class ServiceProcess:
         """Start it; `address` is there once it serves."""
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", self.launch.module, "--exit-with-stdin", *self.launch.arguments,
+            sys.executable, "-P", "-m", self.launch.module, "--exit-with-stdin", *self.launch.arguments,
             stdin=pipe, stdout=pipe, stderr=pipe, limit=MAX_LINE_BYTES, start_new_session=os.name == "posix",
         )  # fmt: skip
         assert self._process.stdout is not None

@@ -8,8 +8,8 @@ from typing import NoReturn
 
 
 def become(module: str, arguments: Sequence[str]) -> NoReturn:
-    """Run `python -m MODULE ARGUMENTS` in place of this process."""
-    command = [sys.executable, "-m", module, *arguments]
+    """Run the module in place of this process; nothing is imported from the folder one stands in (`-P`)."""
+    command = [sys.executable, "-P", "-m", module, *arguments]
     if os.name == "posix":
         os.execv(sys.executable, command)
     sys.exit(subprocess.call(command))

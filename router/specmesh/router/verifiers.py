@@ -142,7 +142,7 @@ class Verifiers:
         if seat.num_resumes >= limit:
             raise NoVerifier(f"sessions.max_resumes: the session lost {limit + 1} verifiers")
         self.close(session)
-        _log.info("session resumes on another verifier", extra={"position": session.position})
+        _log.info("session lost its verifier and waits for a place on one", extra={"position": session.position})
         await self._sit(
             session,
             seat.until,

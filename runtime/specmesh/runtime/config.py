@@ -58,9 +58,11 @@ class ServerConfig(ConfigModel):
     """0 lets the system choose; the ready line says which it was."""
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024)
     max_concurrent_calls: int = Field(default=4096, ge=1)
-    keepalive_seconds: float = Field(default=30.0, gt=0)
-    """Interval of the server's own pings, by which it notices a peer that is gone."""
-    min_ping_interval_seconds: float = Field(default=10.0, ge=0)
+    keepalive_seconds: float = Field(default=10.0, gt=0)
+    """Interval of pings, a server's own and a router's to drafts and verifiers, by which a peer is noticed that is gone
+    or hangs.
+    """
+    min_ping_interval_seconds: float = Field(default=5.0, ge=0)
     """A client that pings more often is sent away; every client of the mesh pings at this interval or less often."""
     drain_seconds: float = Field(default=30.0, ge=0)
     min_drain_seconds: float = Field(default=0.0, ge=0)

@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from specmesh.runtime.access import Access
 from specmesh.runtime.calls import CallCounter, CallInterceptor
 from specmesh.runtime.config import ConfigError, ServerConfig
+from specmesh.runtime.streams import PING_TIMEOUT_MS
 from specmesh.runtime.telemetry.setup import NO_TELEMETRY, Telemetry
 from specmesh.runtime.tls import server_credentials
 
@@ -157,7 +158,8 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.keepalive_time_ms", round(config.keepalive_seconds * 1000)),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", round(config.min_ping_interval_seconds * 1000)),

@@ -14,8 +14,12 @@ from specmesh.runtime.errors import Overloaded
 E = TypeVar("E")
 
 DEFAULT_MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-DEFAULT_KEEPALIVE_SECONDS = 30.0
+DEFAULT_KEEPALIVE_SECONDS = 10.0
 """At or above every server's `min_ping_interval_seconds`: a client that pings faster is sent away."""
+PING_TIMEOUT_MS = 10_000
+"""A process that does not answer a ping for so long is lost: stopped, or cut off. gRPC waits a minute for pings other
+than keepalive's own, and starts none of these while one is out, so both limits are set.
+"""
 
 
 def _proto_bytes(entry: object) -> int:
@@ -104,7 +108,8 @@ def channel(
     """Open a channel to a server of the mesh; pings go on without calls, so that a dead peer is noticed."""
     options = [
         ("grpc.keepalive_time_ms", round(keepalive_seconds * 1000)),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", max_message_bytes),

@@ -51,7 +51,7 @@ class Followers:
     def _start(self, rank: int, environ: Mapping[str, str], arguments: Sequence[str]) -> None:
         # A session of their own, so that the terminal's Ctrl-C reaches them through rank 0 only.
         child = subprocess.Popen(
-            [sys.executable, "-m", "specmesh.verifier", *arguments],
+            [sys.executable, "-P", "-m", "specmesh.verifier", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
