@@ -1,3 +1,4 @@
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -122,3 +123,20 @@ async def test_bytes_that_are_no_message_are_the_callers_fault(
         assert error.field == "request"
         assert not caplog.records
         assert not any((await call_every_kind(to_server)).values()), "the next calls work"
+
+
+@pytest.mark.parametrize("method", ["Open", "Draft"])
+async def test_a_message_of_a_stream_that_is_none_is_the_callers_fault(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def sent() -> AsyncIterator[bytes]:
+        yield b"\x07"  # no tag
+
+    async with scripted_server(Script()) as server, channel(server.address) as to_server:
+        make = to_server.stream_unary if method == "Open" else to_server.stream_stream
+        call: Any = make(f"/{DRAFT_NAME}/{method}")(sent())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await (call if method == "Open" else call.read())
+        error = from_rpc_error(caught.value)
+        assert (error.status, error.field) == (grpc.StatusCode.INVALID_ARGUMENT, "request")
+        assert not [record for record in caplog.records if record.name.startswith("specmesh")]

@@ -138,6 +138,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return call
 
 
+NO_MESSAGE = "its bytes are no message of this method"
 _UNREADABLE = object()
 """Stands for a request whose bytes are none: gRPC itself would call that a failure of the server."""
 
@@ -155,13 +156,22 @@ def _lenient(deserialize: Callable[[bytes], object]) -> Callable[[bytes], object
 def _readable(request: object) -> object:
     """The request. Raises `InvalidValue` when it was no message."""
     if request is _UNREADABLE:
-        raise InvalidValue("request", "its bytes are no message of this method")
+        raise InvalidValue("request", NO_MESSAGE)
     return request
+
+
+def _undecodable(error: BaseException) -> bool:
+    """Whether a stream's next message was none; what reads one stream beside other work fails in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_undecodable, error.exceptions))
+    return isinstance(error, DecodeError)
 
 
 async def _abort(context: "Context", error: Exception, method: str) -> NoReturn:
     if isinstance(error, grpc.aio.AbortError):
         raise error
+    if _undecodable(error):
+        error = InvalidValue("request", NO_MESSAGE)
     if not isinstance(error, MeshError):
         _log.error("call failed", extra={"method": method}, exc_info=error)
         error = MeshError("internal error; the server's log has the rest")
