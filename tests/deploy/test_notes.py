@@ -46,13 +46,22 @@ def test_notes_say_what_was_installed_and_what_is_open(notes: Notes) -> None:
     for line in (
         "main: 1 of target, on CPUs\n",
         "small: 3 of kind hf, model target, on 1 nvidia.com/gpu each, not trusted",
-        "One verifier: its rollout needs no spare GPU",
-        "new ones get UNAVAILABLE",
+        "One verifier: in a rollout the new one is ready before the old one ends, which takes a place for both.",
         "TLS is off",
         "No callers are configured",
         "drafts small: is not trusted, and sees the contexts of every caller",
     ):
         assert line in said
+
+
+def test_what_a_rollout_takes_is_said_as_it_will_be(notes: Notes) -> None:
+    on_gpu = verifier(gpu={"count": 1})
+    assert "One verifier: its rollout needs no spare GPU" in notes(values(verifiers=on_gpu))
+    assert "new ones get UNAVAILABLE" in notes(values(verifiers=on_gpu))
+    surging = verifier(gpu={"count": 1}, replicas=2, rollout={"maxSurge": 1, "maxUnavailable": 0})
+    said = notes(values(verifiers=surging))
+    assert "no spare GPU" not in said
+    assert "In pool main the new verifier is ready before the old one ends" in said
 
 
 def test_notes_of_a_mesh_that_is_closed_raise_no_alarm(notes: Notes) -> None:

@@ -236,8 +236,9 @@ def test_autoscaling_asks_for_metrics_that_are_declared_and_for_no_other() -> No
     objects = render(EVERYTHING)
     scaled = one(objects, "ScaledObject", "draft-full")["spec"]
     [trigger] = scaled["triggers"]
-    labels_asked = 'app_kubernetes_io_instance="mesh",namespace="ai",' + f'{prometheus_label(POOL)}="full"'
-    assert trigger["metadata"]["query"] == f"sum(rate({ARM_DEMAND.prometheus}{{{labels_asked}}}[1m]))"
+    of_release = 'app_kubernetes_io_component="router",app_kubernetes_io_instance="mesh",namespace="ai",'
+    series = f'{ARM_DEMAND.prometheus}{{{of_release}{prometheus_label(POOL)}="full"}}'
+    assert trigger["metadata"]["query"] == f"sum(rate({series}[120s]))"
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (0, 4)
     assert float(trigger["metadata"]["threshold"]) == 20.5
     asked = {
@@ -251,6 +252,25 @@ def test_autoscaling_asks_for_metrics_that_are_declared_and_for_no_other() -> No
     assert names <= {metric.prometheus for metric in DECLARED}
     for name, each in {**of_kind(objects, "ScaledObject"), **of_kind(objects, "HorizontalPodAutoscaler")}.items():
         assert each["spec"]["scaleTargetRef"]["name"] == name
+
+
+@pytest.mark.parametrize(("interval", "window"), [("5s", "60s"), ("500ms", "60s"), ("30s", "120s"), ("2m", "480s")])
+def test_a_rate_is_taken_over_several_scrapes(interval: str, window: str) -> None:
+    """Over one of them there is none, and a pool without replicas would stay so."""
+    keda = {"enabled": True, "kind": "keda", "min": 0, "max": 2, "target": 4}
+    telemetry = {**METRICS["telemetry"], "podMonitor": {"interval": interval}}
+    pool = {"name": "lookup", "kind": "lookup", "autoscaling": keda}
+    [scaled] = of_kind(render(values(pool, **{**METRICS, "telemetry": telemetry})), "ScaledObject").values()
+    assert scaled["spec"]["triggers"][0]["metadata"]["query"].endswith(f"[{window}]))")
+
+
+def test_who_may_say_what_is_wanted_of_a_pool_is_the_router_alone() -> None:
+    """A pool that is not trusted is scraped too, and could export any series."""
+    selector = one(render(EVERYTHING), "HorizontalPodAutoscaler", "draft-lookup")["spec"]["metrics"][0]["external"]
+    asked = selector["metric"]["selector"]["matchLabels"]
+    assert asked["app_kubernetes_io_component"] == "router"
+    verifiers = one(render(EVERYTHING), "HorizontalPodAutoscaler", "verifier-a")["spec"]["metrics"][0]["external"]
+    assert verifiers["metric"]["selector"]["matchLabels"]["app_kubernetes_io_component"] == "verifier"
 
 
 def test_series_are_asked_for_by_labels_that_the_pod_monitor_gives_them() -> None:

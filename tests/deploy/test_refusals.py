@@ -24,6 +24,10 @@ DRAFTS: Faults = {
         "quantization: kind table has no weights",
     ),
     "keys and values of less than a byte": ({**HF, "kvMemory": "0.1B"}, "kvMemory: 0.1B is less than a byte"),
+    "a setting by the environment": (
+        {"env": [{"name": "SPECMESH_DRAFT__SERVER__ALLOW", "value": "{}"}]},
+        "env: SPECMESH_DRAFT__SERVER__ALLOW would win over what the chart sets; use config, or the value it comes from",
+    ),
     "keys and values of a lookup": ({"kvMemory": "1GiB"}, "kvMemory: kind lookup keeps no keys and values"),
     "a table that is a folder": ({"kind": "table", "model": "folder"}, "model: a table is one file"),
     "a model that is not there": ({**HF, "model": "other"}, "model: models has no other; it has file, folder, hub, t"),

@@ -2,6 +2,9 @@
 
 {{/* Keys under `config` that the chart writes itself, and nulls, which TOML does not have. */}}
 {{- define "specmesh.checks.config" -}}
+{{- range .spec.env }}{{- if hasPrefix "SPECMESH_" .name }}
+env: {{ .name }} would win over what the chart sets; use config, or the value it comes from
+{{- end }}{{- end }}
 {{- $config := default dict .spec.config }}
 {{- if and $config (or (not .spec.model) (hasKey .root.Values.models .spec.model)) }}
 {{- $keys := include (printf "specmesh.keys.%s" .kind) . | fromJson }}

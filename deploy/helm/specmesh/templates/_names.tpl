@@ -93,3 +93,10 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- $factors := dict "" 1.0 "m" 0.001 "k" 1e3 "K" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "ki" 1024.0 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
 {{- mulf (trimSuffix $unit $text | float64) (index $factors $unit) -}}
 {{- end -}}
+
+{{/* Over what a rate is taken: four scrapes, so that one that is missed does not matter, and a minute at least. */}}
+{{- define "specmesh.rateWindow" -}}
+{{- $interval := .Values.telemetry.podMonitor.interval -}}
+{{- $seconds := mulf (regexFind "^[0-9]+" $interval | float64) (index (dict "ms" 0.001 "s" 1.0 "m" 60.0) (regexFind "[a-z]+$" $interval)) -}}
+{{- printf "%ds" (max 60 (mulf 4.0 $seconds | ceil | int)) -}}
+{{- end -}}

@@ -40,13 +40,27 @@ No verifier has a replica: nothing is generated until one has.
 {{- end }}
 {{- $scaled := (default dict (first .Values.verifiers).autoscaling).enabled }}
 {{- $several := gt (int (ternary (first .Values.verifiers).replicas 1 (hasKey (first .Values.verifiers) "replicas"))) 1 }}
-{{- if or $scaled $several (gt (len .Values.verifiers) 1) }}
-Rollouts need no spare GPU: in each pool the old pod ends before the new one starts, one at a time. Sessions of a verifier that
-goes are finished within drainSeconds; what is left then goes on at another one.
-{{- else }}
+{{- $one := not (or $scaled $several (gt (len .Values.verifiers) 1)) }}
+{{- $surging := list }}
+{{- range .Values.verifiers }}
+{{- $surge := get (include "specmesh.rollingUpdate" . | fromYaml) "maxSurge" | toString }}
+{{- if not (regexMatch "^0+%?$" $surge) }}{{- $surging = append $surging .name }}{{- end }}
+{{- end }}
+{{- if and $one $surging }}
+One verifier: in a rollout the new one is ready before the old one ends, which takes a place for both. Sessions of the old one are
+finished within drainSeconds; what is left then goes on at the new one.
+{{- else if $one }}
 One verifier: its rollout needs no spare GPU, because the old pod ends before the new one starts. From SIGTERM until the new one
 has loaded its model, running requests are finished (drainSeconds at most) and new ones get UNAVAILABLE. With a spare GPU, set
 verifiers[].rollout: {maxSurge: 1, maxUnavailable: 0}; with two verifiers, one serves while the other is replaced.
+{{- else }}
+{{- if lt (len $surging) (len .Values.verifiers) }}
+Rollouts need no spare GPU: the old pod ends before the new one starts, one at a time{{ with $surging }}, but for what follows{{ end }}.
+{{- end }}
+{{- range $surging }}
+In pool {{ . }} the new verifier is ready before the old one ends, which takes a place for both.
+{{- end }}
+Sessions of a verifier that goes are finished within drainSeconds; what is left then goes on at another one.
 {{- end }}
 {{- end -}}
 
