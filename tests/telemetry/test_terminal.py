@@ -50,10 +50,17 @@ async def test_the_arms_are_shown_until_it_is_told_to_end(watched: Watched, stub
 
 
 async def specmesh(watched: Watched, *arguments: str) -> asyncio.subprocess.Process:
-    """The command, as in a wide terminal that is a pipe."""
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "specmesh.cli", *arguments, "--address", watched.router.address),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=os.environ | {"COLUMNS": "160"},
-    )
+    """The command, as in a wide terminal that is a pipe.
+
+    Ctrl-C reaches it also where these tests are a shell's background job, which ignores it and whose children do.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "specmesh.cli", *arguments, "--address", watched.router.address),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=os.environ | {"COLUMNS": "160"},
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
