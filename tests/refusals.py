@@ -1,5 +1,6 @@
 """What the chart says of values that it refuses."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,3 +14,10 @@ def faults(given: dict[str, Any], **options: Any) -> list[str]:
     text = str(caught.value)
     assert "(specmesh/templates/values/checks.yaml:" in text, text
     return [line.removeprefix("- ") for line in text.splitlines() if line.startswith("- ")]
+
+
+def assert_said(said: Sequence[str], expected: Sequence[str]) -> None:
+    """Each line begins as expected, in this order, and nothing else is said."""
+    assert len(said) == len(expected)
+    for line, start in zip(said, expected, strict=True):
+        assert line.startswith(start)

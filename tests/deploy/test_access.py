@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from chart_values import GPU_DRAFT, TLS, values
 from helm_charts import needs_tools, render
-from refusals import faults
+from refusals import assert_said, faults
 
 pytestmark = needs_tools
 LOOKUP: dict[str, Any] = {"name": "lookup", "kind": "lookup"}
@@ -78,9 +78,7 @@ def test_callers_are_known_apart_and_reach_what_there_is() -> None:
         "auth.callers cron: another caller has the identity job.example.com too",
         "test.tokenKey: `helm test` generates as one of auth.callers; name the key of one that may: team, team, other",
     )
-    assert len(said) == len(expected)
-    for line, start in zip(said, expected, strict=True):
-        assert line.startswith(start)
+    assert_said(said, expected)
 
 
 @pytest.mark.parametrize(
