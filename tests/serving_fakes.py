@@ -10,6 +10,7 @@ import grpc.aio
 
 from specmesh.runtime.config import ServerConfig
 from specmesh.runtime.serving import MeshServer
+from specmesh.runtime.telemetry.setup import NO_TELEMETRY, Telemetry
 from specmesh.v1 import draft_service_pb2 as draft_pb
 from specmesh.v1 import draft_service_pb2_grpc as draft_grpc
 from specmesh.v1 import router_service_pb2 as router_pb
@@ -30,6 +31,10 @@ class Script:
     on_call: Callable[[], Awaitable[None]] = nothing
     on_message: Callable[[], Awaitable[None]] = nothing
     started: asyncio.Event = field(default_factory=asyncio.Event)
+    text: str = ""
+    """Of each delta."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """A stream has ended."""
 
 
 class ScriptedDraft(draft_grpc.DraftServiceServicer):
@@ -66,16 +71,23 @@ class ScriptedRouter(router_grpc.RouterServiceServicer):
 
     async def Generate(self, request, context) -> AsyncIterator[router_pb.GenerateResponse]:  # noqa: ANN001, N802
         await self.script.on_call()
-        for index in range(request.stop.max_output_tokens):
-            yield router_pb.GenerateResponse(delta=router_pb.OutputDelta(output_offset=index))
-            self.script.started.set()
-            await self.script.on_message()
+        try:
+            for index in range(request.stop.max_output_tokens):
+                yield router_pb.GenerateResponse(
+                    delta=router_pb.OutputDelta(output_offset=index, text=self.script.text)
+                )
+                self.script.started.set()
+                await self.script.on_message()
+        finally:
+            self.script.ended.set()
 
 
 @asynccontextmanager
-async def scripted_server(script: Script, config: ServerConfig | None = None) -> AsyncIterator[MeshServer]:
+async def scripted_server(
+    script: Script, config: ServerConfig | None = None, telemetry: Telemetry = NO_TELEMETRY
+) -> AsyncIterator[MeshServer]:
     """A started, serving server."""
-    server = MeshServer(config or ServerConfig(), [DRAFT_NAME, ROUTER_NAME])
+    server = MeshServer(config or ServerConfig(), [DRAFT_NAME, ROUTER_NAME], telemetry)
     draft_grpc.add_DraftServiceServicer_to_server(ScriptedDraft(script), server.grpc)
     router_grpc.add_RouterServiceServicer_to_server(ScriptedRouter(script), server.grpc)
     await server.start()

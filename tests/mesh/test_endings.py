@@ -115,6 +115,37 @@ async def test_a_client_that_leaves_frees_everything_downstream(mesh: Running, p
                 assert len(answer.token_ids) == 20
 
 
+async def test_a_client_that_never_reads_loses_its_place(mesh: Running) -> None:
+    """Long before its deadline: the verifier is told to close, the next in the queue is served, and it learns why."""
+    verifier = FakeVerifier(INFO)
+    limits = {"max_sessions": 1, "max_unread_bytes": 1024}
+    async with serving(verifier) as (server,):
+        settings = {"verifiers": [server.address], "server__max_unread_seconds": 1.0, "limits": limits}
+        with Service("router", mesh.folder, policy__name="fixed", **settings) as router:
+            address = await asyncio.to_thread(lambda: router.address)
+            async with grpc.aio.insecure_channel(address, [("grpc.http2.bdp_probe", 0)]) as channel:
+                stub = RouterServiceStub(channel)
+                unread = stub.Generate(request(max_output_tokens=9_000, output={"step_reports": True}), timeout=3600)
+                await until(lambda: bool(verifier.opened))
+                answer = await generate(stub, request(), timeout=20)
+                assert len(answer.token_ids) == 20
+                assert {header.session_id for header, _ in verifier.opened} <= verifier.closed
+                partial = Generation()
+                error = await refused(take_all(unread, partial))
+                assert "server.max_unread_seconds" in (error.details() or "")
+                assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                rest = await generate(
+                    stub, request(max_output_tokens=9_000, continuation_token_ids=partial.token_ids), timeout=60
+                )
+                assert len(partial.token_ids) + len(rest.token_ids) == 9_000
+
+
+async def take_all(call: grpc.aio.UnaryStreamCall, generation: Generation) -> None:
+    """Read to the end. Raises `AioRpcError`."""
+    async for event in call:
+        generation.take(event)
+
+
 async def leave(stub: RouterServiceStub, way: str) -> None:
     """A client that goes after 0.4 s, long before its 9,000 tokens."""
     message = request(max_output_tokens=9_000)

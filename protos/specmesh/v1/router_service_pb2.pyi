@@ -62,6 +62,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_NOT_ALLOWED: _ClassVar[ErrorReason]
     ERROR_REASON_NON_FINITE_LOGITS: _ClassVar[ErrorReason]
     ERROR_REASON_DEADLINE_PASSED: _ClassVar[ErrorReason]
+    ERROR_REASON_NOT_READ: _ClassVar[ErrorReason]
 VERIFICATION_RULE_UNSPECIFIED: VerificationRule
 VERIFICATION_RULE_BLOCK: VerificationRule
 VERIFICATION_RULE_TOKEN: VerificationRule
@@ -99,6 +100,7 @@ ERROR_REASON_DRAINING: ErrorReason
 ERROR_REASON_NOT_ALLOWED: ErrorReason
 ERROR_REASON_NON_FINITE_LOGITS: ErrorReason
 ERROR_REASON_DEADLINE_PASSED: ErrorReason
+ERROR_REASON_NOT_READ: ErrorReason
 
 class GenerateRequest(_message.Message):
     __slots__ = ("model", "request_id", "text", "tokens", "chat", "continuation_token_ids", "sampling", "stop", "draft", "output", "priority", "workload")

@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from specmesh.runtime.access import Access
-from specmesh.runtime.errors import Draining, InvalidValue, MeshError, Overloaded
+from specmesh.runtime.errors import Draining, InvalidValue, MeshError, NotRead, Overloaded
 from specmesh.runtime.status import error_metadata
 
 _log = logging.getLogger(__name__)
@@ -24,6 +24,10 @@ HEALTH = "/grpc.health.v1.Health/"
 """Open to every peer."""
 ALWAYS_ANSWERED = (HEALTH, "/grpc.reflection.", "/grpc.channelz.")
 """Methods that answer whatever the load, and during a drain."""
+STATUS_SECONDS = 1.0
+"""What a status gets to leave. It goes behind all that was written; where nobody reads, gRPC keeps it until the client
+reads or goes, and nothing of the mesh waits for that.
+"""
 
 if TYPE_CHECKING:
     # Generic in their stubs only.
@@ -67,11 +71,12 @@ class CallCounter:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every handler: checks the peer, counts the call, maps what it raises."""
+    """Wraps every handler: checks the peer, counts the call, ends what nobody reads, maps what it raises."""
 
-    def __init__(self, counter: CallCounter, access: Access) -> None:
+    def __init__(self, counter: CallCounter, access: Access, max_unread_seconds: float) -> None:
         self._counter = counter
         self._access = access
+        self._max_unread_seconds = max_unread_seconds
 
     async def intercept_service(
         self,
@@ -131,11 +136,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                     # Written, not yielded on: a call that is cancelled while it writes then ends here, in its own task.
                     async with aclosing(answer) as responses:
                         async for response in responses:
-                            await context.write(response)
+                            await self._write(context, response)
+            except NotRead as error:
+                await _end_unread(context, error)
             except Exception as error:  # noqa: BLE001  the last stop before the wire: every failure gets a status
                 await _abort(context, error, method)
 
         return call
+
+    async def _write(self, context: "Context", response: object) -> None:
+        """Hand a message to gRPC, which takes it while the client reads. Raises `NotRead`."""
+        try:
+            async with asyncio.timeout(self._max_unread_seconds):
+                await context.write(response)
+        except TimeoutError:
+            raise NotRead(
+                f"server.max_unread_seconds: nothing of this stream was taken for {self._max_unread_seconds:g} s; read "
+                "it as it comes. A generation goes on by another request with what came as continuation_token_ids"
+            ) from None
 
 
 NO_MESSAGE = "its bytes are no message of this method"
@@ -165,6 +183,11 @@ def _undecodable(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(map(_undecodable, error.exceptions))
     return isinstance(error, DecodeError)
+
+
+async def _end_unread(context: "Context", error: NotRead) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(context.abort(error.status, error.message, error_metadata(error)), STATUS_SECONDS)
 
 
 async def _abort(context: "Context", error: Exception, method: str) -> NoReturn:

@@ -62,6 +62,8 @@ class ServerConfig(ConfigModel):
     """Interval of pings, a server's own and a router's to drafts and verifiers, by which a peer is noticed that is gone
     or hangs.
     """
+    max_unread_seconds: float = Field(default=30.0, gt=0)
+    """A stream ends of which its client takes nothing for so long while there is something to read."""
     min_ping_interval_seconds: float = Field(default=5.0, ge=0)
     """A client that pings more often is sent away; every client of the mesh pings at this interval or less often."""
     drain_seconds: float = Field(default=30.0, ge=0)

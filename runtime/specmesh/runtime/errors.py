@@ -69,6 +69,13 @@ class QuotaExceeded(MeshError):
     reason = "QUOTA"
 
 
+class NotRead(MeshError):
+    """The client did not take what its stream had for it; it may resume with what it has received."""
+
+    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    reason = "NOT_READ"
+
+
 class NoVerifier(MeshError):
     """No verifier can be reached."""
 

@@ -47,7 +47,10 @@ class MeshServer:
         self.health_address = ""
         """Of the plaintext port for probes, if there is one."""
         access = Access(config.allow, (*self._names, *_debugging_services(config)))
-        interceptors = [*telemetry.server_interceptors(), CallInterceptor(self._counter, access)]
+        interceptors = [
+            *telemetry.server_interceptors(),
+            CallInterceptor(self._counter, access, config.max_unread_seconds),
+        ]
         self.grpc: grpc.aio.Server = grpc.aio.server(interceptors=interceptors, options=_options(config))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
         self._probes: grpc.aio.Server | None = None

@@ -100,6 +100,7 @@ class ServerTelemetry(grpc.aio.ServerInterceptor):
         code = grpc.StatusCode.OK
         try:
             yield
+            code = _code_set(context) or code  # a status that still waits behind what nobody reads
         except BaseException as error:
             code = _code_of(error, context)
             raise
@@ -171,9 +172,13 @@ def _code_of(error: BaseException, context: "Context") -> grpc.StatusCode:
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         left = context.time_remaining()
         return grpc.StatusCode.DEADLINE_EXCEEDED if left is not None and left <= 0 else grpc.StatusCode.CANCELLED
-    code = context.code()
-    found = code if isinstance(code, grpc.StatusCode) else _CODES.get(code)
+    found = _code_set(context)
     return grpc.StatusCode.UNKNOWN if found in (None, grpc.StatusCode.OK) else found
+
+
+def _code_set(context: "Context") -> grpc.StatusCode | None:
+    code = context.code()
+    return code if isinstance(code, grpc.StatusCode) else _CODES.get(code)
 
 
 def _end(span: Span, code: grpc.StatusCode, *, failed: bool) -> None:
