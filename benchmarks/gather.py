@@ -18,7 +18,7 @@ from specmesh.verifier.gather import Gather
 class Never(Gather):
     """Starts every tick at once."""
 
-    def wait_until(self, now_ns: int) -> int | None:
+    def wait_until(self, now_ns: int, num_ready: int) -> int | None:
         """Not at all."""
         return None
 
@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--step-ms", type=float, default=5.0)
-    parser.add_argument("--away-ms", nargs="+", type=float, default=[0.2, 0.5, 0.8, 1.2])
+    parser.add_argument("--away-ms", nargs="+", type=float, default=[0.2, 0.8, 1.2, 2.4, 3.0])
     options = parser.parse_args()
     results = [
         {"away_ms": away, "waits": waits, "of_ideal": share_of_ideal(options, away, waits)}

@@ -4,8 +4,9 @@
 verifier has by default. `peer`: one peer, in this process, that answers each answer of N sessions with a block of 4
 random tokens; `tick_ms` is the time between two of its frames, `forward_ms` and `verify_ms` what the verifier says of
 it, `between_ms` the rest; `apart_ms` is the time between two answers of one session. `prompt`: that time of 8 sessions,
-and what it is while a prompt of 4,000 tokens comes in. `mesh`: the steps of generations through a router, with prompt
-lookup as the draft, which is asked for 4 tokens a step. Medians in milliseconds. Prints JSON.
+and what it is while a prompt of 4,000 tokens comes in, with the `ticks` of that time. `mesh`: the steps of generations
+through a router, with prompt lookup as the draft, which is asked for 4 tokens a step. Medians in milliseconds. Prints
+JSON.
 
     python benchmarks/verifier_service.py
     python benchmarks/verifier_service.py --device cpu --shape tiny --context 40 --prompt 200   # does it run
@@ -170,14 +171,18 @@ class Peer:
         alone = await self.ticks(rounds)
         self.apart.clear()
         opening = asyncio.create_task(self.open(num_tokens))
-        newest, frames = 1 + max(others), 0
+        newest, before, ticks = 1 + max(others), time.perf_counter(), list[dict[str, float]]()
         while newest not in self._answered:
-            await self.frame()
-            frames += 1
+            first = (await self.frame()).entries[0]
+            now = time.perf_counter()
+            verify_ms = round(first.timing.verify_ns / 1e6, 2)
+            ticks.append({"ms": round(1e3 * (now - before), 2), "verify_ms": verify_ms, "in_it": first.batch_size})
+            before = now
         self.end([*others, await opening])
         return {
-            "prompt_tokens": num_tokens, "sessions": CHUNK_BESIDE, "apart_ms": alone["apart_ms"], "frames": frames,
+            "prompt_tokens": num_tokens, "sessions": CHUNK_BESIDE, "apart_ms": alone["apart_ms"],
             "apart_with_chunk_ms": round(median(self.apart), 3), "longest_with_chunk_ms": round(max(self.apart), 3),
+            "ticks": ticks,
         }  # fmt: skip
 
 

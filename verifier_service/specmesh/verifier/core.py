@@ -155,7 +155,7 @@ class Core:
         """Until when the next tick should wait for sessions of the last one; None: not at all."""
         if not self.has_work:
             return None
-        return self._gather.wait_until(self._clock())
+        return self._gather.wait_until(self._clock(), len(self._pending))
 
     def tick(self) -> None:
         """One forward pass over all that are ready. A failure fails the sessions that took part, and no others."""

@@ -1,15 +1,16 @@
 """How long a tick waits for the sessions of the tick before it. Pure: time is an argument.
 
 Starting at once splits sessions into two cohorts that each pay a whole tick. So a tick waits for sessions that were in
-the last one, as long as they usually stay away, if that is at most a fifth of a tick; never for others, and a session
-that is alone is never waited for.
+the last one, for as many of them as it pays to wait for: whoever then takes part is spared a tick, and all that are
+here or to come wait. Each session is taken to stay away as long as it usually does. Never for others, never for a
+session that is alone, and at most half a tick.
 """
 
 from collections.abc import Iterable
 
 from specmesh.verifier.session import SessionKey
 
-MAX_WAIT_SHARE = 0.2
+MAX_WAIT_SHARE = 0.5
 """Of a tick, at most."""
 _WEIGHT = 0.1
 """Of the newest sample in the running means."""
@@ -17,19 +18,23 @@ _NUM_DEVIATIONS = 2.0
 
 
 class Gather:
-    """Learns how long ticks last and how long sessions stay away between two of their entries."""
+    """Learns how long ticks last and how long each session stays away between two of its entries."""
 
     def __init__(self) -> None:
         self._left_ns: dict[SessionKey, int] = {}
+        self._away_ns: dict[SessionKey, float] = {}
+        self._usual_ns = 0.0
+        self._deviation_ns = 0.0
         self._awaited: set[SessionKey] = set()
+        self._chosen = False
+        self._until_ns = 0
         self._ended_ns = 0
         self._tick_ns = 0.0
-        self._away_ns: float | None = None
-        self._deviation_ns = 0.0
 
     def tick_ended(self, answered: Iterable[SessionKey], started_ns: int, ended_ns: int) -> None:
         """The sessions `answered` may come back now."""
         self._awaited = set(answered)
+        self._chosen = False
         self._left_ns.update(dict.fromkeys(self._awaited, ended_ns))
         self._ended_ns = ended_ns
         duration = float(ended_ns - started_ns)
@@ -40,28 +45,44 @@ class Gather:
         self._awaited.discard(key)
         left_ns = self._left_ns.pop(key, None)
         if left_ns is not None:
-            # A client that pauses for seconds must not make the others look slow.
-            self._learn(min(float(arrived_ns - left_ns), self._tick_ns))
+            # A client that pauses for seconds is soon waited for again.
+            self._learn(key, min(float(arrived_ns - left_ns), self._tick_ns))
 
-    def _learn(self, away_ns: float) -> None:
-        if self._away_ns is None:
-            self._away_ns = self._deviation_ns = away_ns
-        error = away_ns - self._away_ns
-        self._away_ns += _WEIGHT * error
-        self._deviation_ns += _WEIGHT * (abs(error) - self._deviation_ns)
+    def _learn(self, key: SessionKey, away_ns: float) -> None:
+        usual_ns = self._usual_ns or away_ns
+        error_ns = away_ns - self._away_ns.get(key, usual_ns)
+        self._away_ns[key] = away_ns - (1 - _WEIGHT) * error_ns
+        self._deviation_ns += _WEIGHT * (abs(error_ns) - self._deviation_ns)
+        self._usual_ns = usual_ns + _WEIGHT * (away_ns - usual_ns)
 
     def gone(self, key: SessionKey) -> None:
         """A session has ended."""
         self._awaited.discard(key)
         self._left_ns.pop(key, None)
+        self._away_ns.pop(key, None)
 
-    def wait_until(self, now_ns: int) -> int | None:
-        """Until when the next tick, for which there is work, should wait; None: not at all."""
-        if not self._awaited or self._away_ns is None:
+    def wait_until(self, now_ns: int, num_ready: int) -> int | None:
+        """Until when the next tick, for which `num_ready` sessions have work, should wait; None: not at all.
+
+        Decided when it is first asked after a tick; then it is over when those waited for are back, or the time is.
+        """
+        if not self._awaited or not self._usual_ns:
             return None
+        if not self._chosen:
+            self._choose(now_ns, num_ready)
+        return self._until_ns if self._awaited and self._until_ns > now_ns else None
+
+    def _choose(self, now_ns: int, num_ready: int) -> None:
+        """Wait for the first k of those away: k are spared a tick, and all wait until the last of the k is back."""
+        self._chosen = True
+        back_ns = self._ended_ns - now_ns + _NUM_DEVIATIONS * self._deviation_ns
+        waits = {key: back_ns + self._away_ns.get(key, self._usual_ns) for key in self._awaited}
         bound_ns = MAX_WAIT_SHARE * self._tick_ns
-        if self._away_ns > bound_ns:
-            return None
-        wait_ns = min(self._away_ns + _NUM_DEVIATIONS * self._deviation_ns, bound_ns)
-        until_ns = self._ended_ns + int(wait_ns)
-        return until_ns if until_ns > now_ns else None
+        possible = sorted(wait_ns for wait_ns in waits.values() if 0 < wait_ns <= bound_ns)
+        num_waiting = num_ready + len(possible)
+        best_ns = most_spared = 0.0
+        for count, wait_ns in enumerate(possible, start=1):
+            if (spared := count * self._tick_ns - num_waiting * wait_ns) > most_spared:
+                most_spared, best_ns = spared, wait_ns
+        self._awaited = {key for key, wait_ns in waits.items() if 0 < wait_ns <= best_ns}
+        self._until_ns = now_ns + int(best_ns)
