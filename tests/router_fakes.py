@@ -171,9 +171,9 @@ class FakeVerifier(verifier_grpc.VerifierServiceServicer):
 class Served:
     """A server on a port of its own that can be stopped and started again there."""
 
-    def __init__(self, add: Callable[[grpc.aio.Server], None]) -> None:
+    def __init__(self, add: Callable[[grpc.aio.Server], None], port: int = 0) -> None:
         self._add = add
-        self.port = 0
+        self.port = port
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -196,9 +196,10 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(*fakes: FakeDraft | FakeVerifier) -> AsyncIterator[list[Served]]:
-    """All of them, each on a port of its own."""
-    servers = [Served(_adder(fake)) for fake in fakes]
+async def serving(*fakes: FakeDraft | FakeVerifier, ports: Sequence[int] = ()) -> AsyncIterator[list[Served]]:
+    """All of them, each on a port of its own; on these if they are given."""
+    free = [0] * len(fakes)
+    servers = [Served(_adder(fake), port) for fake, port in zip(fakes, ports or free, strict=True)]
     for server in servers:
         await server.start()
     try:

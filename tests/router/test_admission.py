@@ -142,6 +142,10 @@ def test_configuration_refuses_pools_that_are_not_there() -> None:
         config(callers=(CallerConfig(name="team", token="secret", pools=("c",)),))
     with pytest.raises(ValueError, match="same name"):
         RouterConfig(verifiers=("v:1",), pools=(POOLS[0], POOLS[0]))
+    with pytest.raises(ValueError, match=r"verifiers\.1\n.*no port"):
+        RouterConfig(verifiers=("v:1", "v"))
+    with pytest.raises(ValueError, match=r"addresses\.0\n.*http:// in front"):
+        PoolConfig(name="a", addresses=("http://x:1",))
 
 
 def info(**changes: object) -> ServiceInfo:

@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from specmesh.router.health import Cooldown
 from specmesh.router.policies.settings import PolicySettings
+from specmesh.runtime.address import Address
 from specmesh.runtime.config import ClientTls, ConfigModel, LogConfig, ServerConfig
 from specmesh.runtime.telemetry.config import TelemetryConfig
 
@@ -17,7 +18,7 @@ class PoolConfig(ConfigModel):
     """Replicas that draft with one model. A pool that is not trusted serves COUPLED, greedy and one-hot blocks only."""
 
     name: str = Name
-    addresses: tuple[str, ...] = Field(min_length=1)
+    addresses: tuple[Address, ...] = Field(min_length=1)
     """`host:port`, or `dns:///name:port` for every address behind a name."""
     trust: Literal["full", "untrusted"] = "full"
     server_name: str | None = None
@@ -144,7 +145,7 @@ class RouterConfig(ConfigModel):
     """Towards verifiers and drafts."""
     verifier_server_name: str | None = None
     """Name that a verifier's certificate must have, instead of `tls.server_name`: a draft must not pass for one."""
-    verifiers: tuple[str, ...] = Field(min_length=1)
+    verifiers: tuple[Address, ...] = Field(min_length=1)
     pools: tuple[PoolConfig, ...] = ()
     model_name: str = ""
     """Name for `GenerateRequest.model`; empty: what the verifier calls its model."""

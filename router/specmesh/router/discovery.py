@@ -6,9 +6,9 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-_log = logging.getLogger(__name__)
+from specmesh.runtime.address import NAME_PREFIX
 
-NAME_PREFIX = "dns:///"
+_log = logging.getLogger(__name__)
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """(host, port) to addresses; raises OSError."""

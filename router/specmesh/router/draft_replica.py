@@ -10,17 +10,17 @@ import grpc.aio
 from specmesh.router.ask import Ask, AskSource, Ending, Probe, open_messages
 from specmesh.router.block import ArrivingBlock, DraftWork, MalformedAnswer
 from specmesh.router.health import ReplicaHealth
+from specmesh.router.introduction import WrongService, introduce_draft
 from specmesh.router.link import Link, StreamEnded, lost_because
 from specmesh.router.open_asks import OpenAsks
 from specmesh.router.presence import Presence
-from specmesh.router.registration import Target, draft_fault, needs_vocabulary
+from specmesh.router.registration import Target, draft_fault
 from specmesh.runtime.errors import Overloaded
 from specmesh.runtime.types import ArmState, EntryErrorReason, ServiceInfo
 from specmesh.runtime.wire import (
     DRAFT_END_FROM_PROTO,
     ENTRY_ERROR_FROM_PROTO,
     draft_ask_to_entry,
-    service_info_from_proto,
 )
 from specmesh.v1 import draft_service_pb2 as pb
 from specmesh.v1.draft_service_pb2_grpc import DraftServiceStub
@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 
 INLINE_TOKENS = 1024
 """A context not yet sent goes with the entry up to this length; a longer one when the replica asks for it."""
-REGISTRATION_SECONDS = 10.0
 NOTED_FAILURES = 3
 """So many failures without a good block between them are worth a line of the log."""
 
@@ -86,7 +85,7 @@ class DraftReplica:
 
     async def _serve(self, channel: grpc.aio.Channel) -> None:
         self._stub = DraftServiceStub(channel)  # type: ignore[no-untyped-call]
-        if not await self._register():
+        if not await self._register(channel):
             return
         self.epoch += 1
         self._link = Link(self._stub.Draft(), _frame, self._receive)
@@ -99,27 +98,25 @@ class DraftReplica:
                 task.cancel()
             self._asks.fail()
 
-    async def _register(self) -> bool:
-        assert self._stub is not None
-        info = await self._get_info(want_vocabulary=False)
-        if needs_vocabulary(info, self._target.info):
-            info = await self._get_info(want_vocabulary=True)
-        fault = draft_fault(info, self._target.info)
-        self.info = info
+    async def _register(self, channel: grpc.aio.Channel) -> bool:
+        try:
+            self.info = await introduce_draft(channel, self._target)
+        except WrongService as error:
+            self._does_not_fit(logging.WARNING, str(error))
+            return False
+        fault = draft_fault(self.info, self._target.info)
         if fault:
-            if self.health.reason != fault:
-                _log.error("draft is incompatible", extra={"pool": self.pool, "address": self.address, "reason": fault})
-            self.health.incompatible(time.monotonic(), fault)
+            self._does_not_fit(logging.ERROR, fault)
             return False
         self.health.introduced()
         self._joined(self)
         return self.health.state is not ArmState.QUARANTINED
 
-    async def _get_info(self, *, want_vocabulary: bool) -> ServiceInfo:
-        assert self._stub is not None
-        request = pb.DraftServiceGetInfoRequest(want_vocabulary=want_vocabulary)
-        response = await self._stub.GetInfo(request, timeout=REGISTRATION_SECONDS)
-        return service_info_from_proto(response.info)
+    def _does_not_fit(self, level: int, fault: str) -> None:
+        if self.health.reason != fault:
+            names = {"pool": self.pool, "address": self.address, "reason": fault}
+            _log.log(level, "draft is incompatible", extra=names)
+        self.health.incompatible(time.monotonic(), fault)
 
     async def _keep_well(self) -> None:
         """Try the replica away from every session, at first and after each pause."""

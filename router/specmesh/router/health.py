@@ -116,11 +116,13 @@ class ReplicaHealth:
 
     def disconnected(self, now: float, reason: str) -> None:
         """The connection is gone, and with it what only that process could be blamed for."""
-        if self.state in (ArmState.INCOMPATIBLE, ArmState.QUARANTINED):
-            return
-        self.retry_at = now + self._pause(self._losses, min(self._cooldown.reconnect, self._cooldown.longest))
+        retry_at = now + self._pause(self._losses, min(self._cooldown.reconnect, self._cooldown.longest))
         self._losses += 1
-        self._enter(ArmState.COOLING, reason)
+        if self.state in (ArmState.INCOMPATIBLE, ArmState.QUARANTINED):
+            self.retry_at = max(self.retry_at, retry_at)
+        else:
+            self.retry_at = retry_at
+            self._enter(ArmState.COOLING, reason)
 
     def _pause(self, num_before: int, longest: float) -> float:
         # The exponent is bounded: a replica may be away for weeks.

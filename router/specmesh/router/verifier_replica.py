@@ -8,6 +8,7 @@ from typing import Protocol
 
 import grpc.aio
 
+from specmesh.router.introduction import VERIFIER, WrongService, or_wrong_service
 from specmesh.router.limits import Gate
 from specmesh.router.link import Link, StreamEnded, lost_because
 from specmesh.router.presence import Presence
@@ -113,13 +114,16 @@ class VerifierReplica:
 
     async def _serve(self, channel: grpc.aio.Channel) -> None:
         self._stub = VerifierServiceStub(channel)  # type: ignore[no-untyped-call]
-        introduction = await self._introduce(self._stub)
-        self.model_digest, self._longest_run = introduction.info.model_digest, introduction.info.max_run_tokens
-        before, self.fault = self.fault, self._registry.admit(introduction)
-        if self.fault:
-            if self.fault != before:
-                _log.error("verifier is incompatible", extra={"address": self.address, "reason": self.fault})
+        try:
+            introduction = await self._introduce(channel, self._stub)
+        except WrongService as error:
+            self._does_not_fit(logging.WARNING, str(error))
             return
+        self.model_digest, self._longest_run = introduction.info.model_digest, introduction.info.max_run_tokens
+        if fault := self._registry.admit(introduction):
+            self._does_not_fit(logging.ERROR, fault)
+            return
+        self.fault = ""
         call = self._stub.Verify(metadata=((PEER_METADATA_KEY, self._peer),))
         self._link = Link(call, _frame, self._receive)
         self.draining, self._pause = False, FIRST_PAUSE_SECONDS
@@ -132,9 +136,15 @@ class VerifierReplica:
             for answers in self._waiting.values():
                 answers.lose(VerifierLost(self.address))
 
-    async def _introduce(self, stub: VerifierServiceStub) -> Introduction:
+    def _does_not_fit(self, level: int, fault: str) -> None:
+        before, self.fault = self.fault, fault
+        if fault != before:
+            _log.log(level, "verifier is incompatible", extra={"address": self.address, "reason": fault})
+
+    async def _introduce(self, channel: grpc.aio.Channel, stub: VerifierServiceStub) -> Introduction:
         request = pb.VerifierServiceGetInfoRequest(want_vocabulary=True)
-        response = await stub.GetInfo(request, timeout=REGISTRATION_SECONDS)
+        asked = stub.GetInfo(request, timeout=REGISTRATION_SECONDS)
+        response = await or_wrong_service(channel, asked, expected=VERIFIER)
         info = service_info_from_proto(response.info)
         if contract_fault(info):
             return Introduction(info, TokenizerFiles(b"", "", {}, frozenset()))

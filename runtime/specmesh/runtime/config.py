@@ -12,6 +12,8 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from specmesh.runtime.address import Host
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -53,7 +55,7 @@ class ClientTls(ConfigModel):
 class ServerConfig(ConfigModel):
     """What every server of the mesh can be told."""
 
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     """0 lets the system choose; the ready line says which it was."""
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024)
@@ -172,6 +174,6 @@ def _explain(error: ValidationError, path: Path | None, origins: Mapping[tuple[s
         where = tuple(str(part) for part in fault["loc"])
         origin = next((origins[where[:n]] for n in range(len(where), 0, -1) if where[:n] in origins), None)
         source = origin or (str(path) if path else "defaults")
-        message = "no such key" if fault["type"] == "extra_forbidden" else fault["msg"]
+        message = "no such key" if fault["type"] == "extra_forbidden" else fault["msg"].removeprefix("Value error, ")
         lines.append(f"{'.'.join(where) or 'configuration'}: {message} (from {source})")
     return "; ".join(lines)

@@ -4,6 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from specmesh.runtime.address import Host
 from specmesh.runtime.config import ConfigModel
 
 _ENDPOINT = r"^(https?://)?(\[[0-9a-fA-F:.]+\]|[^/\s:\[\]]+):\d+/?$"
@@ -16,7 +17,7 @@ class TelemetryConfig(ConfigModel):
     """Where spans and metrics go by OTLP over gRPC: `http://collector:4317`, or `https://` for TLS."""
     otlp_headers: dict[str, SecretStr] = Field(default_factory=dict)
     """Metadata of every export, for collectors that want a key."""
-    prometheus_host: str = "0.0.0.0"
+    prometheus_host: Host = "0.0.0.0"
     prometheus_port: int | None = Field(default=None, ge=0, le=65535)
     """Metrics for Prometheus on this port; 0 lets the system choose, and the log says which it was."""
     sample_ratio: float = Field(default=0.01, ge=0, le=1)
