@@ -11,9 +11,9 @@ from typing import get_args, get_origin
 from pydantic import BaseModel
 
 from specmesh.draft.config import DraftConfig
-from specmesh.draft.hf import HfSettings
+from specmesh.draft.hf_settings import HfSettings
 from specmesh.draft.lookup import LookupSettings
-from specmesh.draft.table import TableSettings
+from specmesh.draft.table_settings import TableSettings
 from specmesh.router.config import RouterConfig
 from specmesh.verifier.config import VerifierConfig
 

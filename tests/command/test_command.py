@@ -269,6 +269,36 @@ def test_a_dead_draft_is_said_and_the_mesh_goes_on(mesh_file: Path) -> None:
     assert answer["usage"]["output_tokens"] == 24
 
 
+def test_a_draft_that_dies_while_it_loads_is_said_once_and_the_mesh_goes_on(mesh_file: Path) -> None:
+    """Its pool stays, without a replica, so that what names the pool means something."""
+    with start(mesh_file) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("draft other: starting") for line in process.stderr)
+        drafts = [service for service in services_of(process) if "specmesh.draft" in service.cmdline()]
+        drafts[0].kill()
+        address = wait_ready(process)
+        answer = json.loads(specmesh(*GENERATE, address, "--json").stdout)
+        arms = json.loads(specmesh("drafts", "--address", address, "--json").stdout)
+        process.terminate()
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == 0
+    assert answer["usage"]["output_tokens"] == 24
+    states = {arm["arm"].partition("@")[0]: arm["state"] for arm in arms}
+    assert sorted(states) == ["lookup", "other"]
+    assert sorted(states.values()) == ["COOLING", "READY"]
+    assert "was ended by signal 9" not in said
+
+
+def test_a_verifier_that_dies_while_it_loads_ends_the_mesh(mesh_file: Path) -> None:
+    with start(mesh_file) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("verifier: starting") for line in process.stderr)
+        services_of(process)[0].kill()
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "verifier was ended by signal 9" in said
+
+
 def test_a_mesh_is_printed_and_not_started(mesh_file: Path, tmp_path: Path) -> None:
     options = ("up", "--port", "7", "--dtype", "float32", "--print-config")
     printed = specmesh(*options, "--config", str(mesh_file)).stdout
@@ -295,12 +325,25 @@ def test_a_killed_parent_takes_its_services_along(mesh_file: Path) -> None:
 
 def test_a_service_that_cannot_start_is_named_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "mesh.toml"
-    path.write_text('[verifier]\nmodel = "table:absent.npz"\n')
+    broken = tmp_path / "broken.npz"
+    broken.write_text("no arrays")
+    path.write_text(f'[verifier]\nmodel = "table:{broken}"\n')
     with start(path) as process:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "verifier ended with status 2" in said
-    assert "absent.npz" in said
+    assert "cannot load the table" in said
+
+
+def test_mistakes_of_all_sections_are_told_together_before_anything_is_started(tmp_path: Path) -> None:
+    path = tmp_path / "mesh.toml"
+    path.write_text('[verifier]\nmodel = "table:absent.npz"\n[router]\npolicy = { name = "greedy" }\n')
+    said = specmesh("up", "--config", str(path), status=1).stderr.splitlines()
+    assert said == [
+        "specmesh: 2 mistakes in the configuration; nothing was started:",
+        f"  verifier.model: cannot load the table: absent.npz: no such file (from {path})",
+        f'  router.policy.name: there is no policy "greedy": fixed, goodput, thompson, ucb1 (from {path})',
+    ]
 
 
 def test_a_port_in_use_is_told_before_anything_is_started(mesh_file: Path) -> None:

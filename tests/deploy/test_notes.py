@@ -9,7 +9,7 @@ import yaml
 from chart_values import GPU_DRAFT, METRICS, TLS, values, verifier
 from helm_charts import CAPABILITIES, CHART, helm, needs_tools
 
-from specmesh.draft.hf import HfSettings
+from specmesh.draft.hf_settings import HfSettings
 from specmesh.verifier.config import VerifierConfig
 
 pytestmark = needs_tools

@@ -1,12 +1,21 @@
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Self
 
 import pytest
+from pydantic import AfterValidator, Field, model_validator
 
 from specmesh.runtime.config import ConfigError, ConfigModel, ServerConfig, load_config
 
 
+def not_empty(name: str) -> str:
+    if not name:
+        raise ValueError("is empty")
+    return name
+
+
 class Pool(ConfigModel):
-    name: str
+    name: Annotated[str, AfterValidator(not_empty)]
     addresses: tuple[str, ...]
 
 
@@ -15,6 +24,30 @@ class Example(ConfigModel):
     ratio: float = 0.5
     server: ServerConfig = ServerConfig()
     pools: tuple[Pool, ...] = ()
+
+
+def at_most_1(ratio: float) -> float:
+    if ratio > 1:
+        raise ValueError("at most 1")
+    return ratio
+
+
+class Strict(Example):
+    """With faults that types cannot say: one of several keys together, and one that only shows in the end."""
+
+    needed: int
+    ratio: Annotated[float, AfterValidator(at_most_1)] = 0.5
+    pools: tuple[Pool, ...] = Field(default=(Pool(name="p", addresses=()),), min_length=1)
+
+    @model_validator(mode="after")
+    def _names_are_free(self) -> Self:
+        if any(pool.name == "q" for pool in self.pools):
+            raise ValueError("pools: q is taken")
+        return self
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        if self.needed == 7:
+            yield "needed", "7 is not there"
 
 
 def load(tmp_path: Path, text: str = "", environ: dict[str, str] | None = None, **overrides: str) -> Example:
@@ -68,3 +101,49 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_other_variables_of_the_environment_are_not_read(tmp_path: Path) -> None:
     assert load(tmp_path, "", {"SPECMESH_CACHE": "/x", "SPECMESH_EXAMPLES__RATIO": "9"}) == Example()
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "overrides", "said"),
+    [
+        ("", {}, {}, "needed: is required (not given)"),
+        ("needed = 1\nratio = 2", {}, {}, "ratio: at most 1 (from config.toml)"),
+        ('needed = 1\n[[pools]]\nname = "a"', {}, {}, "pools.0.addresses: is required (from config.toml)"),
+        ("needed = 1", {"X__POOLS": '[{name = "a"}]'}, {}, "pools.0.addresses: is required (from X__POOLS)"),
+        ("needed = 1\nratio = 2", {"X__RATIO": "3"}, {}, "ratio: at most 1 (from X__RATIO)"),
+        (
+            "needed = 1\n[server]\ndrain_seconds = 1",
+            {},
+            {"server.min_drain_seconds": "2"},
+            "server.min_drain_seconds: must not exceed drain_seconds (from --set server.min_drain_seconds)",
+        ),
+        (
+            "needed = 1\n[server]\nmin_drain_seconds = 40",
+            {},
+            {"server.port": "1"},
+            "server.min_drain_seconds: must not exceed drain_seconds (from config.toml)",
+        ),
+        ("needed = 1", {}, {"pools": '[{name = "q", addresses = []}]'}, "pools: q is taken (from --set pools)"),
+        ("needed = 7", {}, {"title": "x"}, "needed: 7 is not there (from config.toml)"),
+        ("needed = 1", {}, {"pools": '[{name = "", addresses = []}]'}, "pools.0.name: is empty (from --set pools)"),
+        ("needed = 1\n[server.tls]\ncert_file = 'c'", {}, {}, "server.tls.key_file: is required (from config.toml)"),
+    ],
+)  # fmt: skip
+def test_each_fault_says_where_the_value_came_from(
+    tmp_path: Path, text: str, environ: dict[str, str], overrides: dict[str, str], said: str
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(Strict, path=path, environ=environ, overrides=overrides, prefix="X", here=True)
+    assert list(caught.value.faults) == [said.replace("config.toml", str(path))]
+
+
+def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("ratio = 3\nnobody = 1\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(Strict, path=path, environ={"X__SERVER__PORT": "x"}, overrides={}, prefix="X")
+    fields = [fault.partition(":")[0] for fault in caught.value.faults]
+    assert sorted(fields) == ["needed", "nobody", "ratio", "server.port"]
+    assert str(caught.value) == "; ".join(caught.value.faults)

@@ -18,7 +18,7 @@ from specmesh.runtime.errors import MeshError, NotAllowed
 from specmesh.runtime.serving import MeshServer
 from specmesh.runtime.status import from_rpc_error
 from specmesh.runtime.streams import channel
-from specmesh.runtime.tls import check_client_files, peer_identities, server_credentials
+from specmesh.runtime.tls import check_files, peer_identities, server_credentials
 from specmesh.v1 import draft_service_pb2 as draft_pb
 from specmesh.v1 import draft_service_pb2_grpc as draft_grpc
 from specmesh.v1 import router_service_pb2 as router_pb
@@ -239,7 +239,7 @@ def test_common_names_and_uris_among_dns_names_are_no_identities() -> None:
 
 def test_files_that_cannot_be_read_are_named_at_the_start(authority: Authority) -> None:
     with pytest.raises(ConfigError, match=r"tls\.ca_file: cannot read absent"):
-        check_client_files(ClientTls(ca_file=Path("absent")), "tls")
+        check_files(ClientTls(ca_file=Path("absent")), "tls")
     folder = authority.issue("server", "localhost")
     (folder / "tls.key").write_bytes((authority.issue("other") / "tls.key").read_bytes())
     with pytest.raises(ConfigError, match="used together"):

@@ -6,16 +6,16 @@ their tokens when they come back. The head may cover a subset of the vocabulary 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from specmesh.draft.caches import KvCaches
 from specmesh.draft.context_voice import ContextVoice
 from specmesh.draft.drafter import Advance, DrafterInfo, Turn
 from specmesh.draft.feeding import Meal, plan_meals
+from specmesh.draft.hf_settings import DISTILLED, HfSettings
 from specmesh.draft.settings import parse_settings
 from specmesh.draft.voice import Head, ModelVoice, Voice
 from specmesh.kernels.ops import compile_draft_ahead
@@ -23,44 +23,9 @@ from specmesh.model.blocks import BLOCK_TOKENS
 from specmesh.model.errors import UnsupportedModel
 from specmesh.model.loading import LoadedModel, load_model
 from specmesh.model.paged import Span
-from specmesh.runtime.config import ConfigError, ConfigModel
+from specmesh.runtime.config import ConfigError
 from specmesh.runtime.errors import Overloaded
 from specmesh.runtime.types import DraftEndReason
-
-KIBIBYTE = 1024
-DISTILLED = "distilled:"
-
-
-class HfSettings(ConfigModel):
-    """Settings of `kind = "hf"`."""
-
-    source: str
-    """What `specmesh.model.loading.load_model` takes, or `distilled:NAME` for a distilled draft."""
-    target_source: str = "demo"
-    """Of a distilled draft: the target, whose embedding it shares."""
-    dtype: str = "auto"
-    device: str = "cpu"
-    quantization: str | None = None
-    kv_memory_bytes: int = Field(default=256 * KIBIBYTE * KIBIBYTE, ge=1)
-    chunk_tokens: int = Field(default=128, ge=16)
-    """Taken from prompts in one forward, all sessions together; the others wait, so that a restart is no herd."""
-    threads: int | None = Field(default=None, ge=1)
-    """Threads of the arithmetic on CPU; by default torch decides."""
-    context: bool = False
-    """Mix with the session's own past, which a distilled draft can whose package has weights for it; on a CPU only."""
-
-    @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> Self:
-        distilled = self.source.startswith(DISTILLED)
-        if distilled and self.quantization is not None:
-            raise ValueError("quantization: a distilled draft has its own")
-        if not distilled and "target_source" in self.model_fields_set:
-            raise ValueError("target_source has no meaning but for a distilled draft")
-        if self.context and not distilled:
-            raise ValueError("context: only a distilled draft has weights for it")
-        if self.context and not self.device.startswith("cpu"):
-            raise ValueError("context: mixing with the session's own past is done on a CPU only")
-        return self
 
 
 class LanguageModel(Protocol):

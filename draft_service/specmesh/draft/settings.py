@@ -1,11 +1,22 @@
-"""Settings of a kind of draft, checked by the kind itself."""
+"""Settings of a kind of draft: the section `drafter`, checked when the configuration is read where that needs no torch,
+and by the kind itself.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from specmesh.runtime.config import ConfigError, ConfigModel
+from specmesh.runtime.given import faults_of
+
+SETTINGS = {
+    "hf": "specmesh.draft.hf_settings.HfSettings",
+    "lookup": "specmesh.draft.lookup.LookupSettings",
+    "table": "specmesh.draft.table_settings.TableSettings",
+}
+"""Kind to settings that can be imported without torch."""
 
 S = TypeVar("S", bound=ConfigModel)
 
@@ -15,8 +26,17 @@ def parse_settings(cls: type[S], settings: Mapping[str, Any]) -> S:
     try:
         return cls.model_validate(dict(settings))
     except ValidationError as error:
-        faults = [
-            f"drafter.{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
-            for fault in error.errors(include_url=False, include_context=False)
-        ]
-        raise ConfigError("; ".join(faults)) from None
+        faults = [f"{'.'.join(('drafter', *keys))}: {message}" for keys, message in faults_of(error)]
+        raise ConfigError(*faults) from None
+
+
+def settings_faults(kind: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Key within the section and fault, of a kind listed above; of others none, as they tell when they are made."""
+    if kind not in SETTINGS:
+        return
+    module, _, name = SETTINGS[kind].rpartition(".")
+    cls: type[ConfigModel] = getattr(import_module(module), name)
+    try:
+        yield from cls.model_validate(dict(settings)).faults()
+    except ValidationError as error:
+        yield from ((".".join(keys), message) for keys, message in faults_of(error))

@@ -10,12 +10,10 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from specmesh.draft.adaptive import AdaptiveTableDrafter
 from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
@@ -23,24 +21,13 @@ from specmesh.draft.kernel_input import draft_input
 from specmesh.draft.ngram_file import MAX_ORDER, Level, NgramTable, load_table
 from specmesh.draft.settings import parse_settings
 from specmesh.draft.sparse_law import Law, SparseRow, can_shape, noisy_largest, shape
+from specmesh.draft.table_settings import TableSettings
 from specmesh.kernels.ops import Distribution, sample_sparse, score_sparse
-from specmesh.runtime.config import ConfigError, ConfigModel
+from specmesh.runtime.config import ConfigError
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.philox import draft_draw
 from specmesh.runtime.rows import decode_row
 from specmesh.runtime.types import DraftAsk, DraftEndReason, Rule, Sampling
-
-
-class TableSettings(ConfigModel):
-    """Settings of `kind = "table"`."""
-
-    path: Path
-    """The .npz; `specmesh.draft.ngram_file` describes it."""
-    context: bool | None = None
-    """Mix with the session's own past; by default where the file has weights for it, and true only there."""
-    max_context_tokens: int = Field(default=131_072, ge=1)
-    max_kept_rows: int = Field(default=16_384, ge=1)
-    """Of the static form. Checked between blocks: the rows of one block may come on top."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """`specmesh demo`: a mesh of real models at work on prose, code and a chat, with drafts and without."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.table import Table
 from specmesh.client import AsyncClient, Generation, Options, Prompt
 from specmesh.command.demo_assets import demo_config
 from specmesh.command.generate import collect, summary
+from specmesh.command.mesh_check import check_mesh, mesh_given
 from specmesh.command.report import arm_table, generation_json, milliseconds, totals_by_arm
 from specmesh.command.up import run_guarded, started_mesh
 from specmesh.v1 import router_service_pb2 as pb
@@ -157,6 +159,7 @@ def write_json(demo: Demo, path: Path) -> None:
 
 async def demonstrate(path: Path, max_tokens: int, output: Console, progress: Console) -> None:
     """The whole demo. Raises `ServiceEnded`, `ConfigError`, `SpecMeshError`."""
+    check_mesh(mesh_given(None, None, None), os.environ)
     config = demo_config(progress)
     async with (
         started_mesh(config, progress, show_log=False) as mesh,

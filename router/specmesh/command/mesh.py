@@ -1,7 +1,6 @@
 """A whole mesh on this machine: verifier and drafts, then the router that joins them.
 
-When one of them ends before all serve, or later the verifier or the router does, all end. A mesh that serves goes on
-without a draft.
+When the verifier or the router ends, all end. A draft that ends, also while it loads, is said and missed, nothing more.
 """
 
 import asyncio
@@ -14,6 +13,8 @@ from specmesh.command.processes import Launch, ServiceEnded, ServiceProcess
 
 R = TypeVar("R")
 DRAFT_MODULE = "specmesh.draft"
+NOBODY = "127.0.0.1:1"
+"""Address of a draft that ended before it had one. Its pool stays, so that what names it means something."""
 
 
 class StartView(Protocol):
@@ -28,6 +29,9 @@ class StartView(Protocol):
     def ready(self, name: str, address: str) -> None:
         """It serves."""
 
+    def missed(self, name: str, text: str) -> None:
+        """It ended, and the others go on."""
+
 
 class Mesh:
     """Running processes and the address that clients use."""
@@ -35,6 +39,7 @@ class Mesh:
     def __init__(self, view: StartView) -> None:
         self._view = view
         self._processes: list[ServiceProcess] = []
+        self._missed: set[ServiceProcess] = set()
         self.address = ""
 
     async def start(self, config: MeshConfig) -> None:
@@ -63,23 +68,31 @@ class Mesh:
 
     async def _ready(self, process: ServiceProcess) -> str:
         address = await process.address
-        self._view.ready(process.launch.name, address)
+        if address != NOBODY:
+            self._view.ready(process.launch.name, address)
         return address
 
     async def first_end(self) -> ServiceEnded:
         """Wait for the end of a process that the mesh cannot do without."""
-        waiting = {asyncio.ensure_future(process.ended()): process.launch for process in self._processes}
+        there = [process for process in self._processes if process not in self._missed]
+        waiting = {asyncio.ensure_future(process.ended()): process for process in there}
         try:
             while True:
                 done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    launch = waiting.pop(task)
-                    if not self.address or launch.module != DRAFT_MODULE:
+                    process = waiting.pop(task)
+                    if process.launch.module != DRAFT_MODULE:
                         return task.result()
-                    self._view.line(launch.name, f"{task.result()}\nthe mesh goes on without it")
+                    self._miss(process, task.result())
         finally:
             for task in waiting:
                 task.cancel()
+
+    def _miss(self, process: ServiceProcess, end: ServiceEnded) -> None:
+        self._missed.add(process)
+        self._view.missed(process.launch.name, f"{end}\nthe mesh goes on without it")
+        if not process.address.done():
+            process.address.set_result(NOBODY)
 
     async def unless_one_ends(self, main: Coroutine[Any, Any, R]) -> R:
         """The result of `main`, which is cancelled when a process ends first. Raises `ServiceEnded`."""

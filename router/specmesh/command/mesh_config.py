@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specmesh.runtime.config import ConfigError, ConfigModel
 
+POOL_NAME = r"^[A-Za-z0-9._-]{1,64}$"
 DEFAULT_PORT = 50050
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 
@@ -18,7 +19,7 @@ class DraftProcess(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    pool: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    pool: str = Field(pattern=POOL_NAME)
     trust: Literal["full", "untrusted"] = "full"
 
     @property
@@ -33,6 +34,13 @@ class MeshConfig(ConfigModel):
     verifier: dict[str, Any] = Field(default_factory=lambda: {"model": "demo"})
     drafts: tuple[DraftProcess, ...] = ()
     router: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _pools_are_told_apart(self) -> Self:
+        pools = [draft.pool for draft in self.drafts]
+        if twice := next((pool for pool in pools if pools.count(pool) > 1), None):
+            raise ValueError(f'drafts: two drafts have the pool "{twice}"')
+        return self
 
 
 def flags(settings: Mapping[str, Any]) -> list[str]:

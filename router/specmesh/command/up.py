@@ -1,6 +1,7 @@
 """`specmesh up`: a whole mesh on this machine until it is told to stop or cannot go on."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -15,10 +16,13 @@ from rich.console import Console
 from specmesh.client import SpecMeshError
 from specmesh.command.demo_assets import demo_mesh, demo_model
 from specmesh.command.mesh import Mesh, running_mesh
+from specmesh.command.mesh_check import check_mesh, mesh_given
 from specmesh.command.mesh_config import DEFAULT_ADDRESS, DEFAULT_PORT, MeshConfig, mesh_toml
 from specmesh.command.processes import ServiceEnded
 from specmesh.command.views import start_view
-from specmesh.runtime.config import ConfigError, load_config
+from specmesh.runtime.config import ConfigError, ServerConfig, load_config
+
+PORT_VARIABLE = "SPECMESH_ROUTER__SERVER__PORT"
 
 
 async def serve_mesh(config: MeshConfig, console: Console, on_ready: Callable[[Mesh], None]) -> None:
@@ -74,8 +78,8 @@ def run_up(path: Path | None, port: int | None, dtype: str | None, console: Cons
     """`specmesh up`; its exit status."""
 
     async def main() -> None:
+        require_free_port(check_mesh(mesh_given(path, port, dtype), os.environ).server)
         given = configured_mesh(path, port, dtype)
-        require_free_port(given)
         if path is None:
             demo_model(console)
         await serve_mesh(given, console, lambda mesh: _say_ready(mesh, console))
@@ -94,7 +98,8 @@ def print_mesh(path: Path | None, port: int | None, dtype: str | None, output: T
 
 def configured_mesh(path: Path | None, port: int | None, dtype: str | None) -> MeshConfig:
     """The file's mesh or the demo's, with what flags say. Raises `ConfigError`."""
-    return with_port(with_dtype(load_mesh(path) if path else demo_mesh(), dtype), port)
+    config = with_dtype(load_mesh(path) if path else demo_mesh(), dtype)
+    return config if port is None and PORT_VARIABLE in os.environ else with_port(config, port)
 
 
 def with_dtype(config: MeshConfig, dtype: str | None) -> MeshConfig:
@@ -115,12 +120,12 @@ def with_port(config: MeshConfig, port: int | None) -> MeshConfig:
     return config.model_copy(update={"router": config.router | {"server": server}})
 
 
-def require_free_port(config: MeshConfig) -> None:
+def require_free_port(server: ServerConfig) -> None:
     """Now and not after the models have loaded. Raises `ConfigError`."""
-    server = config.router["server"]
-    host, port = server.get("host", "127.0.0.1"), server["port"]
+    host, port = server.host, server.port
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     try:
-        with socket.create_server((host, port)):
+        with socket.create_server((host.strip("[]"), port), family=family):
             return
     except OSError as error:
         reason = f"{error.strerror}. Is a mesh running already? --port 0 takes any free port."
@@ -140,11 +145,17 @@ def run_guarded(main: Coroutine[Any, Any, None], console: Console) -> int:
     try:
         asyncio.run(main)
     except (ConfigError, ServiceEnded, SpecMeshError) as error:
-        console.print(f"specmesh: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"specmesh: {_told(error)}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _told(error: Exception) -> str:
+    if not isinstance(error, ConfigError) or len(error.faults) < 2:
+        return str(error)
+    return "\n  ".join([f"{len(error.faults)} mistakes in the configuration; nothing was started:", *error.faults])
 
 
 def end_on_sigterm() -> None:

@@ -18,9 +18,12 @@ class _Row:
     began: float
     note: str = "loading"
     address: str = ""
+    missed: bool = False
     spinner: Spinner = field(default_factory=lambda: Spinner("dots"))
 
     def __rich__(self) -> Text | Spinner:
+        if self.missed:
+            return Text.assemble(("✗ ", "red"), f"{self.name:<16} ", ("ended; the mesh goes on without it", "dim"))
         if self.address:
             return Text.assemble(("✓ ", "green"), f"{self.name:<16} ", (self.note, "dim"))
         seconds = time.monotonic() - self.began
@@ -54,6 +57,12 @@ class TerminalView:
         row = self._rows[name]
         row.address, row.note = address, f"{address}, after {time.monotonic() - row.began:.1f} s"
 
+    def missed(self, name: str, text: str) -> None:
+        """A cross for it, and why, to stay."""
+        _print_log(self._console, name, text, everything=True)
+        if name in self._rows:
+            self._rows[name].missed = True
+
     def close(self) -> None:
         """All is ready, or failed: leave the lines as they are."""
         self._live.stop()
@@ -83,6 +92,10 @@ class PlainView:
     def ready(self, name: str, address: str) -> None:
         """Say so."""
         self._console.print(f"{name}: ready at {address} after {time.monotonic() - self._began[name]:.1f} s")
+
+    def missed(self, name: str, text: str) -> None:
+        """Say so, and why."""
+        _print_log(self._console, name, text, everything=True)
 
     def close(self) -> None:
         """Nothing is open."""

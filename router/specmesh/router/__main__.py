@@ -13,7 +13,7 @@ import grpc.aio
 from specmesh.router.config import RouterConfig
 from specmesh.router.drafts import Drafts
 from specmesh.router.limits import Gate
-from specmesh.router.policies import Policy, make_policy
+from specmesh.router.policies import make_policy
 from specmesh.router.registration import Target
 from specmesh.router.service import SERVICE_NAME, RouterServicer
 from specmesh.router.step import Mesh
@@ -22,12 +22,11 @@ from specmesh.router.text import Tokenizer
 from specmesh.router.verifier_replica import TokenizerFiles
 from specmesh.router.verifiers import Verifiers
 from specmesh.router.watching import NO_WATCH, Watch
-from specmesh.runtime.config import ConfigError
 from specmesh.runtime.launch import run_service
 from specmesh.runtime.serving import MeshServer, announce_ready
 from specmesh.runtime.streams import channel
 from specmesh.runtime.telemetry.setup import NO_TELEMETRY, Telemetry, open_telemetry
-from specmesh.runtime.tls import check_client_files
+from specmesh.runtime.tls import check_files
 from specmesh.v1 import router_service_pb2_grpc as pb_grpc
 
 _log = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ class Router:
 
     def __init__(self, config: RouterConfig, telemetry: Telemetry = NO_TELEMETRY) -> None:
         if config.tls is not None:
-            check_client_files(config.tls, "tls")
+            check_files(config.tls, "tls")
         limits = config.limits
         gate = Gate("limits.max_sessions", limits.max_sessions, limits.max_queued, limits.retry_seconds)
         self._config = config
@@ -46,7 +45,7 @@ class Router:
         self.drafts = Drafts(config, connect=self._connect)
         connect_verifier = partial(self._connect, server_name=config.verifier_server_name)
         self.verifiers = Verifiers(config, connect=connect_verifier, retarget=self._retarget)
-        policy = _policy(config)
+        policy = make_policy(config.policy.name, seed=config.policy.seed, settings=config.policy.settings)
         watch: Watch = NO_WATCH
         if telemetry.registry is not None:
             watch = watch_router(
@@ -88,13 +87,6 @@ class Router:
         self.servicer.tokenizer = _tokenizer(files)
         self.drafts.retarget(target)
         _log.info("serving a model", extra={"model": target.name, "fingerprint": target.fingerprint})
-
-
-def _policy(config: RouterConfig) -> Policy:
-    try:
-        return make_policy(config.policy.name, seed=config.policy.seed, settings=config.policy.settings)
-    except ValueError as error:
-        raise ConfigError(f"policy.name: {error}") from None
 
 
 def _tokenizer(files: TokenizerFiles) -> Tokenizer | None:

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from specmesh.router.health import Cooldown
+from specmesh.router.policies import POLICIES
 from specmesh.router.policies.settings import PolicySettings
 from specmesh.runtime.address import Address
 from specmesh.runtime.config import ClientTls, ConfigModel, LogConfig, ServerConfig
@@ -31,6 +32,13 @@ class PolicyConfig(ConfigModel):
     name: str = "goodput"
     seed: int = Field(default=0, ge=0)
     settings: PolicySettings = PolicySettings()
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in POLICIES:
+            raise ValueError(f'there is no policy "{name}": {", ".join(sorted(POLICIES))}')
+        return name
 
 
 class DraftsConfig(ConfigModel):
@@ -168,6 +176,10 @@ class RouterConfig(ConfigModel):
         unknown = {pool for caller in self.callers for pool in caller.pools or ()} - set(names)
         if unknown:
             raise ValueError(f"callers: no such pool: {', '.join(sorted(unknown))}")
+        fixed = self.policy.settings.fixed_arm.partition("@")[0]
+        if fixed and fixed not in names:
+            there = f"; there are {', '.join(names)}" if names else "; there is none"
+            raise ValueError(f'policy.settings.fixed_arm: no such pool: "{fixed}"{there}')
         return self
 
     @model_validator(mode="after")

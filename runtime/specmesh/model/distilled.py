@@ -22,10 +22,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from specmesh.model.attention import ATTENTION_NAME
 from specmesh.model.checks import check_architecture, check_rows_independent
 from specmesh.model.errors import UnsupportedModel
-from specmesh.model.loading import DEMO, LoadedModel, resolve, resolve_dtype
+from specmesh.model.loading import LoadedModel, resolve, resolve_dtype
 from specmesh.model.paged import PagedModel
 from specmesh.model.tokenizer_files import TokenizerFiles, digest_of, read_json, read_tokenizer_files
 from specmesh.model.vocabulary import vocabulary_of
+from specmesh.runtime.sources import DEMO
 
 ABOUT = "specmesh_draft"
 """The key of config.json with `name`, `sha256` of the weights and `embedding_sha256` of the target's embedding."""

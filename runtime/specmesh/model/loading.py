@@ -26,8 +26,8 @@ from specmesh.model.ranks import Ranks
 from specmesh.model.sharding import check_divides, check_sharded, sharded_options
 from specmesh.model.tokenizer_files import TokenizerFiles, digest_of, read_json, read_tokenizer_files
 from specmesh.model.vocabulary import vocabulary_of
+from specmesh.runtime.sources import DEMO, source_fault
 
-DEMO = "demo"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NOT_THE_LAW = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "auto_map")
 """Keys of config.json that do not change what a model computes."""
@@ -145,8 +145,8 @@ def resolve(source: str | Path) -> Path:
         return path
     if path.suffix == ".gguf":
         return converted(path)
-    if path.exists() or path.is_absolute() or str(source).startswith((".", "~")) or str(source).count("/") != 1:
-        raise ValueError(f"{source} is neither `demo`, a folder that exists, a .gguf file nor a name on the hub")
+    if fault := source_fault(source):
+        raise ValueError(fault)
     return _from_hub(str(source))
 
 

@@ -5,26 +5,37 @@ Every key can be given in three ways: `port = 50051` under `[server]` in the TOM
 A value that starts with `[`, `{` or a quote is read as TOML, anything else as text that the key's type parses.
 """
 
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specmesh.runtime.address import Host
+from specmesh.runtime.given import ConfigError, Given, Keys
+
+__all__ = [
+    "ClientTls",
+    "ConfigError",
+    "ConfigModel",
+    "LogConfig",
+    "ServerConfig",
+    "TlsConfig",
+    "load_config",
+    "validated",
+]
 
 M = TypeVar("M", bound=BaseModel)
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be used; the message names the key, the value's fault and where it was given."""
 
 
 class ConfigModel(BaseModel):
     """Base of all configuration: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def faults(self) -> Iterable[tuple[str, str]]:
+        """Key and fault of what types and validators cannot say, as that a file is not there; none by default."""
+        return ()
 
 
 class TlsConfig(ConfigModel):
@@ -35,6 +46,10 @@ class TlsConfig(ConfigModel):
     cert_file: Path
     key_file: Path
     client_ca_file: Path | None = None
+
+    def faults(self) -> Iterable[tuple[str, str]]:
+        """Files that cannot be read."""
+        return _unreadable(self, ("cert_file", "key_file", "client_ca_file"))
 
 
 class ClientTls(ConfigModel):
@@ -50,6 +65,20 @@ class ClientTls(ConfigModel):
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file are given together or not at all")
         return self
+
+    def faults(self) -> Iterable[tuple[str, str]]:
+        """Files that cannot be read."""
+        return _unreadable(self, ("ca_file", "cert_file", "key_file"))
+
+
+def _unreadable(files: ConfigModel, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        path: Path | None = getattr(files, name)
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            yield name, f"cannot read {path}: {error.strerror}"
 
 
 class ServerConfig(ConfigModel):
@@ -111,69 +140,45 @@ def load_config(
     overrides: Mapping[str, str],
     prefix: str,
     flags: Mapping[str, tuple[str, str]] | None = None,
+    here: bool = False,
 ) -> M:
     """Read `cls` from a TOML file, the environment (`prefix` + `__SECTION__KEY`) and flags.
 
     `overrides`: texts by key (`section.key`); `flags`: key and text by the name of a flag that stands for one key.
-    Raises `ConfigError` naming the key and where its value came from.
+    With `here` it is for this machine: what it names, such as files, must be there.
+    Raises `ConfigError` naming each key and where its value came from.
     """
-    tree = _read_file(path)
-    origins: dict[tuple[str, ...], str] = {}
-    for name, text in environ.items():
-        if name.startswith(prefix + "__"):
-            keys = tuple(name[len(prefix) + 2 :].lower().split("__"))
-            _put(tree, keys, text, name, origins)
+    given = Given()
+    if path is not None:
+        given.add_file(path)
+    given.add_environment(environ, prefix)
     for name, text in overrides.items():
-        _put(tree, tuple(name.split(".")), text, f"--set {name}", origins)
+        given.add_text(tuple(name.split(".")), text, f"--set {name}")
     for name, (key, text) in (flags or {}).items():
         if key in overrides:
             raise ConfigError(f"{key}: given twice, by {name} and --set {key}")
-        _put(tree, tuple(key.split(".")), text, name, origins)
+        given.add_text(tuple(key.split(".")), text, name)
+    return validated(cls, given, here=here)
+
+
+def validated(cls: type[M], given: Given, section: Keys = (), *, here: bool = False) -> M:
+    """`cls` of what was given. Raises `ConfigError` with every fault; `section` goes before the keys that it names."""
     try:
-        return cls.model_validate(tree)
+        config = cls.model_validate(given.tree)
     except ValidationError as error:
-        raise ConfigError(_explain(error, path, origins)) from None
+        raise ConfigError(*given.explain(error, section)) from None
+    found = _further_faults(config, ()) if here else ()
+    if faults := [given.fault(keys, message, section) for keys, message in found]:
+        raise ConfigError(*faults)
+    return config
 
 
-def _read_file(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from None
-
-
-def _put(
-    tree: dict[str, Any], keys: tuple[str, ...], text: str, origin: str, origins: dict[tuple[str, ...], str]
-) -> None:
-    for key in keys[:-1]:
-        below = tree.setdefault(key, {})
-        if not isinstance(below, dict):
-            raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a section (from {origin})")
-        tree = below
-    tree[keys[-1]] = _parse(text, origin)
-    origins[keys] = origin
-
-
-def _parse(text: str, origin: str) -> object:
-    if not text.startswith(("[", "{", '"', "'")):
-        return text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{origin}: not a TOML value: {error}") from None
-
-
-def _explain(error: ValidationError, path: Path | None, origins: Mapping[tuple[str, ...], str]) -> str:
-    lines = []
-    for fault in error.errors(include_url=False, include_context=False):
-        where = tuple(str(part) for part in fault["loc"])
-        origin = next((origins[where[:n]] for n in range(len(where), 0, -1) if where[:n] in origins), None)
-        source = origin or (str(path) if path else "defaults")
-        message = "no such key" if fault["type"] == "extra_forbidden" else fault["msg"].removeprefix("Value error, ")
-        lines.append(f"{'.'.join(where) or 'configuration'}: {message} (from {source})")
-    return "; ".join(lines)
+def _further_faults(config: BaseModel, at: Keys) -> Iterator[tuple[Keys, str]]:
+    if isinstance(config, ConfigModel):
+        yield from (((*at, *key.split(".")), message) for key, message in config.faults())
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        below = enumerate(value) if isinstance(value, tuple) else [(None, value)]
+        for index, each in below:
+            if isinstance(each, BaseModel):
+                yield from _further_faults(each, (*at, name) if index is None else (*at, name, str(index)))

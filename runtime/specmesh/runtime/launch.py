@@ -50,6 +50,7 @@ def run_service(
             overrides=_overrides(options.set),
             flags=_given(flags, options),
             prefix=f"SPECMESH_{name.upper()}",
+            here=True,
         )
         log = getattr(config, "log", LogConfig())
         configure_logging(json_lines=log.json_lines, level=log.level)

@@ -46,7 +46,7 @@ class MeshServer:
         self.draining = self._counter.draining
         self.health_address = ""
         """Of the plaintext port for probes, if there is one."""
-        access = Access(config.allow, (*self._names, *_debugging_services(config)))
+        access = _access(config, self._names)
         interceptors = [
             *telemetry.server_interceptors(),
             CallInterceptor(self._counter, access, config.max_unread_seconds),
@@ -168,6 +168,17 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", round(config.min_ping_interval_seconds * 1000)),
         ("grpc.so_reuseport", 0),
     ]
+
+
+def check_server(config: ServerConfig, service_names: Sequence[str]) -> None:
+    """What can be known before anything listens. Raises `ConfigError`."""
+    _access(config, service_names)
+    if config.tls is not None:
+        server_credentials(config.tls)
+
+
+def _access(config: ServerConfig, service_names: Sequence[str]) -> Access:
+    return Access(config.allow, (*service_names, *_debugging_services(config)))
 
 
 def _debugging_services(config: ServerConfig) -> list[str]:

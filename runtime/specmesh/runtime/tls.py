@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping
 
 import grpc
 
-from specmesh.runtime.config import ClientTls, ConfigError, ConfigModel, TlsConfig
+from specmesh.runtime.config import ClientTls, ConfigError, TlsConfig
 from specmesh.runtime.reloading import Reloaded
 
 SERVER_FILES = ("cert_file", "key_file", "client_ca_file")
-CLIENT_FILES = ("ca_file", "cert_file", "key_file")
 
 
 def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
@@ -17,7 +16,7 @@ def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
 
     Connections that are open stay. Raises `ConfigError` naming the key of a file that cannot be used.
     """
-    check_files(tls, SERVER_FILES, "server.tls")
+    check_files(tls, "server.tls")
     paths = [path for name in SERVER_FILES if (path := getattr(tls, name)) is not None]
     try:
         files = Reloaded(paths, lambda: _server_configuration(tls))
@@ -38,20 +37,10 @@ def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
     )
 
 
-def check_files(tls: ConfigModel, names: Iterable[str], section: str) -> None:
-    """Raises `ConfigError` naming the first key whose file cannot be read."""
-    for name in names:
-        path = getattr(tls, name)
-        try:
-            if path is not None:
-                path.read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{section}.{name}: cannot read {path}: {error.strerror}") from None
-
-
-def check_client_files(tls: ClientTls, section: str) -> None:
-    """Raises `ConfigError`: better at the start than at the first connection."""
-    check_files(tls, CLIENT_FILES, section)
+def check_files(tls: TlsConfig | ClientTls, section: str) -> None:
+    """Raises `ConfigError` naming the keys whose files cannot be read: better at the start than at a connection."""
+    if faults := [f"{section}.{name}: {fault}" for name, fault in tls.faults()]:
+        raise ConfigError(*faults)
 
 
 def _server_configuration(tls: TlsConfig) -> grpc.ServerCertificateConfiguration:

@@ -1,11 +1,14 @@
 """What a verifier can be told."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import ByteSize, Field, model_validator
 
 from specmesh.runtime.config import ConfigModel, LogConfig, ServerConfig
 from specmesh.runtime.pinning import Digest
+from specmesh.runtime.sources import source_fault
 from specmesh.runtime.telemetry.config import TelemetryConfig
 from specmesh.runtime.types import MAX_LOGPROBS
 
@@ -107,6 +110,16 @@ class VerifierConfig(ConfigModel):
         if self.tensor_parallel == 1 and "rank_timeout_seconds" in self.model_fields_set:
             raise ValueError("rank_timeout_seconds has no meaning without tensor_parallel")
         return self
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """A model that cannot be there."""
+        table = self.model.removeprefix(TABLE_PREFIX)
+        if table != self.model:
+            fault = "" if Path(table).is_file() else f"cannot load the table: {table}: no such file"
+        else:
+            fault = source_fault(self.model)
+        if fault:
+            yield "model", fault
 
     @model_validator(mode="after")
     def _products_keep_the_dtype(self) -> Self:

@@ -1,0 +1,133 @@
+"""Settings as they were given: a tree of values, and where each of them came from."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+Keys = tuple[str, ...]
+
+IS_REQUIRED = "is required"
+WORDS = {"extra_forbidden": "no such key", "missing": IS_REQUIRED}
+"""For what pydantic says in words of its own."""
+_FIRST_KEY = re.compile(r"([a-z][a-z0-9_.]*)(: |(?= has no meaning))")
+"""A message about several keys together begins with the one it is about."""
+
+
+class ConfigError(ValueError):
+    """Settings that cannot be used; each fault names the key, what is wrong with its value and where it was given."""
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+class Given:
+    """What was given so far; what is added later wins."""
+
+    def __init__(self) -> None:
+        self.tree: dict[str, Any] = {}
+        self._origins: dict[Keys, str] = {}
+
+    def add_file(self, path: Path) -> None:
+        """A TOML file. Raises `ConfigError`."""
+        self.add_table(read_toml(path), str(path))
+
+    def add_environment(self, environ: Mapping[str, str], prefix: str) -> None:
+        """Variables named `prefix` + `__SECTION__KEY`. Raises `ConfigError`."""
+        for name, text in environ.items():
+            if name.startswith(prefix + "__"):
+                self.add_text(tuple(name[len(prefix) + 2 :].lower().split("__")), text, name)
+
+    def add_table(self, table: Mapping[str, Any], origin: str, at: Keys = ()) -> None:
+        """Every value of a table and of the tables within it. Raises `ConfigError`."""
+        for key, value in table.items():
+            if isinstance(value, Mapping) and value:
+                self.add_table(value, origin, (*at, key))
+            else:
+                self._put((*at, key), value, origin)
+
+    def add_text(self, keys: Keys, text: str, origin: str) -> None:
+        """One value as text; what starts with `[`, `{` or a quote is TOML. Raises `ConfigError`."""
+        value = _parse(text, origin)
+        if isinstance(value, dict) and value:
+            self.add_table(value, origin, keys)
+        else:
+            self._put(keys, value, origin)
+
+    def add(self, other: "Given", at: Keys) -> None:
+        """What `other` holds within its section `at`, with the origins that it has there."""
+        for keys, origin in other._origins.items():
+            if keys[: len(at)] == at and len(keys) > len(at):
+                self._put(keys[len(at) :], reduce(getitem, keys, other.tree), origin)
+
+    def _put(self, keys: Keys, value: object, origin: str) -> None:
+        tree = self.tree
+        for key in keys[:-1]:
+            tree = tree.setdefault(key, {})
+            if not isinstance(tree, dict):
+                raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a section (from {origin})")
+        tree[keys[-1]] = value
+        self._origins = {each: known for each, known in self._origins.items() if each[: len(keys)] != keys}
+        self._origins[keys] = origin
+
+    def origins(self, keys: Keys) -> Sequence[str]:
+        """Where the value came from that is at `keys`, or that they lie within; of a section, where its values did."""
+        if at := self._holds_value(keys):
+            return [self._origins[at]]
+        return list(dict.fromkeys(origin for each, origin in self._origins.items() if each[: len(keys)] == keys))
+
+    def _holds_value(self, keys: Keys) -> Keys:
+        """Where the value was given that `keys` are or lie within; empty for a section."""
+        return next((keys[:length] for length in range(len(keys), 0, -1) if keys[:length] in self._origins), ())
+
+    def explain(self, error: ValidationError, section: Keys = ()) -> Iterator[str]:
+        """A line for each fault that validating the tree has shown; `section` goes before every key."""
+        for keys, message in faults_of(error):
+            yield self.fault(keys, message, section)
+
+    def fault(self, keys: Keys, message: str, section: Keys = ()) -> str:
+        """One fault as a line: key, what is wrong, where it was given."""
+        missing = message == IS_REQUIRED
+        first = _FIRST_KEY.match(message)
+        if first and not self._holds_value(keys) and self.origins(deeper := (*keys, *first[1].split("."))):
+            keys, message = deeper, message[first.end() :].lstrip()
+        origins = self.origins(keys) or (self.origins(keys[:-1]) if missing and keys[:-1] else [])
+        source = f"from {' and '.join(origins)}" if origins else "not given" if missing else "the default"
+        return f"{'.'.join((*section, *keys)) or 'configuration'}: {message} ({source})"
+
+
+def faults_of(error: ValidationError) -> Iterator[tuple[Keys, str]]:
+    """Keys and message of each."""
+    faults = error.errors(include_url=False, include_context=False)
+    for fault in faults:
+        keys = fault["loc"]
+        # pydantic counts what is left of a list without its bad items.
+        if fault["type"] == "too_short" and any(each["loc"][:-1][: len(keys)] == keys for each in faults):
+            continue
+        yield tuple(map(str, keys)), WORDS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file. Raises `ConfigError`."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from None
+
+
+def _parse(text: str, origin: str) -> object:
+    if not text.startswith(("[", "{", '"', "'")):
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin}: not a TOML value: {error}") from None
