@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from numbers import Real
+from numbers import Integral
 from typing import Any, Literal, Required, TypedDict, TypeVar, cast
 
-import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from specmesh._client_results import InvalidRequest
+from specmesh._client_checks import refusal
 from specmesh.v1 import router_service_pb2 as pb
 
 T = TypeVar("T")
@@ -19,8 +18,6 @@ PROMPTS = "a text, a list of token ids, or a list of messages: (role, text) or {
 RAW = (bytes, bytearray, memoryview)
 """Sequences of numbers that are never meant as token ids."""
 MAX_REQUEST_BYTES = 4 << 20
-MAX_TIMEOUT_SECONDS = 10 * 365 * 86_400
-"""Beyond some centuries a deadline no longer fits a timestamp."""
 
 
 class Options(TypedDict, total=False):
@@ -81,18 +78,6 @@ _MESSAGES = {
 }
 
 
-def refusal(path: str, problem: str) -> InvalidRequest:
-    """The error for a field that is refused before sending."""
-    return InvalidRequest(grpc.StatusCode.INVALID_ARGUMENT, f"{path}: {problem}", reason="INVALID_VALUE", field=path)
-
-
-def checked_timeout(timeout: object) -> float:
-    """Seconds. Raises `InvalidRequest`."""
-    if not isinstance(timeout, Real) or not 0 < float(timeout) <= MAX_TIMEOUT_SECONDS:
-        raise refusal("timeout", f"must be a positive number of seconds, at most {MAX_TIMEOUT_SECONDS} (ten years)")
-    return float(timeout)
-
-
 def build_request(prompt: Prompt, options: Mapping[str, Any]) -> pb.GenerateRequest:
     """A checked request.
 
@@ -100,7 +85,7 @@ def build_request(prompt: Prompt, options: Mapping[str, Any]) -> pb.GenerateRequ
     """
     if unknown := options.keys() - Options.__annotations__.keys():
         raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")
-    if "max_output_tokens" not in options:
+    if options.get("max_output_tokens") is None:
         raise refusal("stop.max_output_tokens", "is required")
     request = pb.GenerateRequest()
     _set_prompt(request, prompt)
@@ -118,7 +103,7 @@ def _set_prompt(request: pb.GenerateRequest, prompt: Prompt) -> None:
         raise refusal("input", f"the prompt must be {PROMPTS}")
     elif not prompt:
         raise refusal("input", "the prompt is empty")
-    elif isinstance(prompt[0], int):
+    elif isinstance(prompt[0], Integral):
         _set_field(request, "tokens.ids", prompt)
     else:
         turns = [
@@ -153,7 +138,7 @@ def _set_field(request: pb.GenerateRequest, path: str, value: object) -> None:
 
 def _assign(message: Message, descriptor: FieldDescriptor, value: object) -> None:
     name = descriptor.name
-    if isinstance(value, RAW):
+    if isinstance(value, RAW) or not _bools_where_meant(descriptor, value):
         raise TypeError
     if descriptor.enum_type is not None:
         prefix = descriptor.enum_type.values[0].name.removesuffix("UNSPECIFIED")
@@ -161,11 +146,21 @@ def _assign(message: Message, descriptor: FieldDescriptor, value: object) -> Non
     elif name == "logit_bias":
         getattr(message, name).update(value)
     elif name == "min_chunk_interval":
-        getattr(message, name).FromTimedelta(timedelta(seconds=cast(float, value)))
+        getattr(message, name).FromTimedelta(timedelta(seconds=float(cast(float, value))))
     elif isinstance(value, Sequence) and not isinstance(value, str):
         getattr(message, name).extend(value)
     else:
         setattr(message, name, value)
+
+
+def _bools_where_meant(descriptor: FieldDescriptor, value: object) -> bool:
+    """Python's True is a 1, and protobuf takes it for one; whoever writes it for a number means something else."""
+    if descriptor.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return isinstance(value, bool)
+    if isinstance(value, Mapping):
+        return not any(isinstance(one, bool) for one in (*value.keys(), *value.values()))
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    return not any(isinstance(one, bool) for one in (cast(Sequence[object], value) if several else (value,)))
 
 
 def _guard(path: str, expected: str, act: Callable[..., T], *arguments: object) -> T:
@@ -173,7 +168,8 @@ def _guard(path: str, expected: str, act: Callable[..., T], *arguments: object) 
     try:
         return act(*arguments)
     except (KeyError, ValueError, TypeError, OverflowError, AttributeError):
-        raise refusal(path, f"must be {expected}") from None
+        given = ", got None; leave the option out for its default" if arguments[-1] is None else ""
+        raise refusal(path, f"must be {expected}{given}") from None
 
 
 def _expected(message: Message, descriptor: FieldDescriptor) -> str:

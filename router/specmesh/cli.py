@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -12,6 +12,7 @@ from rich.console import Console
 
 from specmesh.client import Prompt
 from specmesh.command.connection import Connection, connection_options, run
+from specmesh.command.generate_options import draft_options, request_flags, request_options, token_ids
 
 CHAT_ROLES = ("system", "user")
 PASS_ON = {"ignore_unknown_options": True, "help_option_names": ["--help-command"]}
@@ -86,30 +87,8 @@ def demo(output: Path, max_tokens: int) -> None:
 @click.option("--tokens", help="Token ids separated by commas, instead of a text.")
 @click.option("--chat", is_flag=True, help="The prompt is a user's message; the model's own chat template is used.")
 @click.option("--system", help="A system message, with --chat.")
-@click.option("--model", default="", help="Only needed when the router serves several.")
-@click.option("--max-tokens", "max_output_tokens", type=int, default=128, show_default=True)
-@click.option("--temperature", type=float, help="Default 1; 0 is greedy.")
-@click.option("--top-p", type=float)
-@click.option("--top-k", type=int)
-@click.option("--min-p", type=float)
-@click.option("--repetition-penalty", type=float)
-@click.option("--presence-penalty", type=float)
-@click.option("--frequency-penalty", type=float)
-@click.option(
-    "--seed",
-    type=int,
-    help="The same seed gives the same text, whatever the drafts do (bit for bit with a float32 target on a CPU).",
-)
-@click.option("--rule", type=click.Choice(["BLOCK", "TOKEN", "COUPLED"], case_sensitive=False))
-@click.option("--stop", multiple=True, help="A string that ends the text; may be repeated.")
-@click.option("--ignore-eos", is_flag=True, help="Do not end at the model's own end token.")
-@click.option("--drafts", default="auto", show_default=True, help="auto, off, or arm names separated by commas.")
-@click.option("--max-block-length", type=int, help="Upper bound on the tokens drafted in a step.")
-@click.option("--logprobs", type=int, help="Log-probability of each token and of the n likeliest, in --json.")
-@click.option("--workload", help="A hint for the policy, one of the router's configured names.")
-@click.option("--request-id", help="For traces and logs.")
+@request_flags
 @click.option("--timeout", type=float, default=300.0, show_default=True, help="Seconds.")
-@click.option("--steps/--no-steps", default=True, help="Ask for a report of every step.")
 @click.option("--trace", is_flag=True, help="Draw where the time of each step went; traced by the mesh, if it traces.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text and table.")
 @connection_options
@@ -121,27 +100,25 @@ def generate(
     chat: bool,
     system: str | None,
     as_json: bool,
-    drafts: str,
-    steps: bool,
     trace: bool,
-    **options: Any,  # noqa: ANN401  the options above, by name
+    timeout: float,
+    **flags: Any,  # noqa: ANN401  those of `request_flags`, by name
 ) -> None:
     """Generate from PROMPT and show the text as it comes, then what each arm did."""
     from specmesh.command.generate import generate as generate_text
     from specmesh.command.waterfall import new_traceparent
 
-    if trace and (as_json or not steps):
+    if trace and (as_json or not flags["steps"]):
         raise click.UsageError("--trace goes neither with --json nor with --no-steps.")
     traceparent = new_traceparent() if trace else None
-    connect = partial(connection.client, options.pop("timeout"), traceparent)
-    given: Any = {name: value for name, value in options.items() if value is not None and value != "" and value != ()}
-    given |= {"step_reports": steps, **_draft_options(drafts)}
+    connect = partial(connection.client, timeout, traceparent)
+    given: Any = request_options(flags)
     console = _console(stderr=True, highlight=False)
     text = prompt_of(prompt, file, tokens, chat=chat, system=system)
     shown = generate_text(
         connect, text, given, as_json=as_json, output=sys.stdout, console=console, traceparent=traceparent
     )
-    run(shown, connection)
+    run(shown, connection, as_json=as_json)
 
 
 def prompt_of(
@@ -159,7 +136,7 @@ def prompt_of(
     if tokens is not None:
         if chat:
             raise click.UsageError("--tokens and --chat exclude each other: a chat is made of text.")
-        return _token_ids(tokens)
+        return token_ids(tokens, "--tokens")
     text = prompt or "" if file is None else _read(file)
     return [*([] if system is None else [("system", system)]), ("user", text)] if chat else text
 
@@ -169,19 +146,6 @@ def _read(file: TextIO) -> str:
         return file.read()
     except UnicodeDecodeError:
         raise click.UsageError("--file: this is not UTF-8 text.") from None
-
-
-def _token_ids(tokens: str) -> list[int]:
-    try:
-        return [int(word) for word in tokens.split(",")]
-    except ValueError:
-        raise click.UsageError("--tokens: expected token ids separated by commas.") from None
-
-
-def _draft_options(drafts: str) -> Mapping[str, Any]:
-    if drafts.lower() in ("auto", "off"):
-        return {"draft_mode": drafts.upper()}
-    return {"draft_mode": "ONLY", "arms": [name.strip() for name in drafts.split(",")]}
 
 
 ARMS_HELP = """List the arms: a draft pool at one model digest each.
@@ -219,7 +183,7 @@ def drafts(connection: Connection, model: str, watch: bool, interval: float | No
         raise click.UsageError("--interval goes with --watch only.")
     seconds = (interval or 1.0) if watch else None
     shown = show_drafts(connection.client, _console(), model=model, as_json=as_json, interval=seconds)
-    run(shown, connection)
+    run(shown, connection, as_json=as_json)
 
 
 @main.command()
@@ -229,7 +193,7 @@ def models(connection: Connection, as_json: bool) -> None:
     """List the targets that are served."""
     from specmesh.command.drafts import show_models
 
-    run(show_models(connection.client, _console(), as_json=as_json), connection)
+    run(show_models(connection.client, _console(), as_json=as_json), connection, as_json=as_json)
 
 
 @main.command()
@@ -266,12 +230,12 @@ def bench(
     if not prompts:
         raise click.UsageError("--file: there is no prompt in it.")
     if tokens is not None:
-        prompts = [_token_ids(tokens)]
+        prompts = [token_ids(tokens, "--tokens")]
     options = {
         "max_output_tokens": max_tokens,
         "temperature": temperature,
         "timeout": timeout,
-        **_draft_options(drafts),
+        **draft_options(drafts),
     }
     load = run_load(
         partial(connection.client, timeout),
@@ -281,7 +245,7 @@ def bench(
         prompts=prompts,
         on_progress=partial(click.echo, err=True),
     )
-    report = run(load, connection)
+    report = run(load, connection, as_json=as_json)
     if as_json:
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
     else:

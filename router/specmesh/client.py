@@ -19,7 +19,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from specmesh._client_request import MAX_REQUEST_BYTES, Options, Prompt, build_request, checked_timeout
+from specmesh._client_checks import checked_resumes, checked_target, checked_timeout, checked_token
+from specmesh._client_request import MAX_REQUEST_BYTES, Options, Prompt, build_request
 from specmesh._client_results import (
     DeadlineExceeded,
     Delta,
@@ -129,11 +130,11 @@ class _Connection:
     def __init__(self, connect: Callable[[], Any], tls: Tls | None, options: ConnectionOptions) -> None:
         if unknown := options.keys() - ConnectionOptions.__annotations__.keys():
             raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")
-        self._token = options.get("token")
+        self._token: Any = checked_token(options.get("token"))
         if self._token is not None and tls is None and not options.get("plaintext_token", False):
             raise ValueError("a token needs tls, or plaintext_token=True where something else encrypts")
         self._timeout = checked_timeout(options.get("timeout", 60.0))
-        self._resumes = options.get("resumes", 3)
+        self._resumes = checked_resumes(options.get("resumes", 3))
         self._tracer = options.get("tracer")
         self._channel = connect()
         self._stub: Any = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
@@ -156,7 +157,7 @@ class Client(_Connection):
     """Blocking client; safe to share between threads."""
 
     def __init__(self, target: str, *, tls: Tls | None = None, **options: Unpack[ConnectionOptions]) -> None:
-        super().__init__(lambda: _channel(target, tls), tls, options)
+        super().__init__(lambda: _channel(checked_target(target), tls), tls, options)
 
     def generate(self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]) -> Generation:
         """The whole generation. Raises `SpecMeshError`."""
@@ -221,7 +222,7 @@ class AsyncClient(_Connection):
     """The same for asyncio; made and used within one event loop. `timeout` is the deadline that gRPC sends along."""
 
     def __init__(self, target: str, *, tls: Tls | None = None, **options: Unpack[ConnectionOptions]) -> None:
-        super().__init__(lambda: _async_channel(target, tls), tls, options)
+        super().__init__(lambda: _async_channel(checked_target(target), tls), tls, options)
 
     async def generate(
         self,

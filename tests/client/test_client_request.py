@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from specmesh._client_request import FIELD_PATHS, build_request
@@ -126,6 +127,79 @@ def test_a_refusal_says_what_the_field_takes(option: str, value: object, words: 
     assert refused.value.message == f"{refused.value.field}: {words}"
 
 
+TEXTS = {"model", "request_id", "workload"}
+WORDS = {"rule", "draft_mode"}
+FLAGS = {"ignore_eos", "unary", "step_reports"}
+LISTS = {"stop", "stop_token_ids", "arms", "continuation_token_ids"}
+NUMBERS = Options.__annotations__.keys() - TEXTS - WORDS - FLAGS - LISTS - {"logit_bias"}
+
+
+def field_refused(options: dict[str, Any]) -> str:
+    """The field that is named, and that the message begins with."""
+    with pytest.raises(InvalidRequest) as refused:
+        build_request("x", {"max_output_tokens": 1} | options)
+    assert refused.value.message.startswith(f"{refused.value.field}: ")
+    return refused.value.field
+
+
+@pytest.mark.parametrize("name", sorted(NUMBERS))
+@pytest.mark.parametrize("value", [True, False])
+def test_true_and_false_are_no_numbers(name: str, value: bool) -> None:
+    assert field_refused({name: value}) == FIELD_PATHS.get(name, name)
+
+
+@pytest.mark.parametrize("name", sorted(FLAGS))
+@pytest.mark.parametrize("value", [0, 1, "true"])
+def test_numbers_and_words_are_not_true_and_false(name: str, value: object) -> None:
+    assert field_refused({name: value}) == FIELD_PATHS.get(name, name)
+
+
+@pytest.mark.parametrize(
+    "options", [{"stop_token_ids": [3, True]}, {"logit_bias": {1: True}}, {"logit_bias": {True: 1.0}}]
+)
+def test_true_and_false_are_no_numbers_in_lists_and_mappings_either(options: dict[str, Any]) -> None:
+    [name] = options
+    assert field_refused(options) == FIELD_PATHS[name]
+
+
+@pytest.mark.parametrize("name", sorted(Options.__annotations__))
+def test_none_is_refused_and_says_that_the_option_is_left_out_for_its_default(name: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        build_request("x", {"max_output_tokens": 1, name: None})
+    path = FIELD_PATHS.get(name, name)
+    assert refused.value.field == path
+    expected = "is required" if name == "max_output_tokens" else "got None; leave the option out for its default"
+    assert expected in refused.value.message
+
+
+@pytest.mark.parametrize("integer", [np.int64, np.uint32])
+def test_numbers_of_numpy_are_numbers(integer: Any) -> None:
+    request = build_request([integer(3), integer(4)], {"max_output_tokens": integer(2), "stop_token_ids": [integer(5)]})
+    assert (list(request.tokens.ids), request.stop.max_output_tokens, list(request.stop.token_ids)) == ([3, 4], 2, [5])
+
+
+@pytest.mark.parametrize("resumes", [None, True, -1, 1.5, "3"])
+def test_a_number_of_resumes_that_is_none_is_refused_by_name(resumes: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Client("localhost:1", resumes=resumes)
+    assert refused.value.message == "resumes: must be a whole number, 0 or more"
+
+
+@pytest.mark.parametrize("target", ["", None, 5, "http://localhost:50050", "https://router.example:443"])
+def test_a_target_that_no_channel_could_reach_is_refused_by_name(target: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Client(target)
+    assert refused.value.field == "target"
+    assert "HOST:PORT" in refused.value.message
+
+
+@pytest.mark.parametrize("token", ["", "  ", b"abc", "naïve\n", 5])
+def test_a_token_that_no_header_can_carry_is_refused_by_name_and_not_shown(token: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Client("localhost:1", token=token, plaintext_token=True)
+    assert refused.value.message == "token: must be a text of visible ASCII characters, or a function that gives one"
+
+
 @pytest.mark.parametrize(
     ("prompt", "field"),
     [
@@ -171,7 +245,7 @@ def test_the_names_of_rules_and_modes_are_taken_in_any_case() -> None:
     assert request.draft.mode == pb.DRAFT_MODE_OFF
 
 
-@pytest.mark.parametrize("timeout", ["5", -1, 0, float("nan"), float("inf"), 1e300, 4e8])
+@pytest.mark.parametrize("timeout", ["5", -1, 0, float("nan"), float("inf"), 1e300, 4e8, True])
 def test_a_timeout_that_is_none_is_refused_by_name(timeout: Any) -> None:
     with pytest.raises(InvalidRequest) as refused:
         Client("localhost:1", timeout=timeout)

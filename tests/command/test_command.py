@@ -190,6 +190,31 @@ def test_a_refused_request_says_why_and_what_next(address: str, arguments: tuple
     assert "Traceback" not in said
 
 
+def test_with_json_a_failure_is_an_object_too(address: str) -> None:
+    """On standard output, where the answer would have been; words for people and the exit status stay."""
+    done = specmesh(*GENERATE, address, "--top-p", "1.5", "--json", status=1)
+    error = json.loads(done.stdout)["error"]
+    assert (error["code"], error["reason"], error["field"]) == ("INVALID_ARGUMENT", "INVALID_VALUE", "sampling.top_p")
+    assert error["message"].startswith("sampling.top_p: ")
+    assert (error["retry_after"], error["partial"]) == (None, None)
+    assert "sampling.top_p" in done.stderr
+    for command in ("drafts", "models"):
+        error = json.loads(specmesh(command, "--address", "127.0.0.1:1", "--json", status=1).stdout)["error"]
+        assert (error["code"], error["field"]) == ("UNAVAILABLE", None)
+
+
+def test_token_ids_that_end_a_text_biases_and_priority_reach_the_router(address: str) -> None:
+    options = ("--temperature", "0", "--json", "--steps")
+    plain = json.loads(specmesh(*GENERATE, address, *options).stdout)["token_ids"]
+    stop = next(token for token in range(VOCABULARY) if token in plain)
+    ended = json.loads(specmesh(*GENERATE, address, *options, "--stop-token-ids", f"{stop},{stop}").stdout)
+    assert ended["token_ids"] == plain[: plain.index(stop) + 1]
+    assert ended["finish_reason"] == "STOP"
+    biased = json.loads(specmesh(*GENERATE, address, *options, "--logit-bias", f"{stop}=1000").stdout)
+    assert biased["token_ids"] == [stop] * 24
+    assert "priority" in specmesh(*GENERATE, address, *options, "--priority", "11", status=1).stderr
+
+
 def test_without_a_router_the_next_step_is_named() -> None:
     said = specmesh(*GENERATE, "127.0.0.1:1", "--timeout", "5", status=1).stderr
     assert "UNAVAILABLE" in said

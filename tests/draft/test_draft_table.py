@@ -248,7 +248,7 @@ def test_a_file_that_is_not_there_or_no_table_is_named(tmp_path: Path) -> None:
     for name in ("nowhere.npz", "text.npz", "other.npz"):
         with pytest.raises(InvalidValue, match=f"drafter.path: .*{name}"):
             make_drafter("table", {"path": tmp_path / name})
-    with pytest.raises(ConfigError, match=r"drafter\.path: Field required"):
+    with pytest.raises(ConfigError, match=r"drafter\.path: is required"):
         make_drafter("table", {})
 
 

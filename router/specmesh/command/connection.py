@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import json
 import re
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -136,14 +137,32 @@ def _bytes(path: Path | None) -> bytes | None:
     return path.read_bytes() if path else None
 
 
-def run(main: Coroutine[Any, Any, R], connection: Connection) -> R:
-    """Run to the end; an error of the mesh is a line that says what to do next, and status 1."""
+def run(main: Coroutine[Any, Any, R], connection: Connection, *, as_json: bool = False) -> R:
+    """Run to the end; an error of the mesh is a line that says what to do next, and status 1.
+
+    With `as_json` it is also a JSON object on standard output.
+    """
     try:
         return asyncio.run(main)
     except SpecMeshError as error:
+        if as_json:
+            sys.stdout.write(json.dumps({"error": error_json(error)}, ensure_ascii=False, indent=2) + "\n")
         fail(error, connection)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def error_json(error: SpecMeshError) -> dict[str, Any]:
+    """code, message, reason, field and retry_after, null where not known; what a stream had brought before it broke."""
+    partial = error.partial
+    return {
+        "code": error.code.name,
+        "message": error.message,
+        "reason": error.reason or None,
+        "field": error.field or None,
+        "retry_after": error.retry_after,
+        "partial": None if partial is None else {"text": partial.text, "token_ids": list(partial.token_ids)},
+    }
 
 
 def fail(error: SpecMeshError, connection: Connection) -> NoReturn:

@@ -1,0 +1,45 @@
+"""What `specmesh.client` is given besides requests, refused by name before anything is connected or sent."""
+
+import re
+from numbers import Integral, Real
+
+import grpc
+
+from specmesh._client_results import InvalidRequest
+
+MAX_TIMEOUT_SECONDS = 10 * 365 * 86_400
+"""Beyond some centuries a deadline no longer fits a timestamp."""
+
+
+def refusal(path: str, problem: str) -> InvalidRequest:
+    """The error for a field that is refused before sending."""
+    return InvalidRequest(grpc.StatusCode.INVALID_ARGUMENT, f"{path}: {problem}", reason="INVALID_VALUE", field=path)
+
+
+def checked_timeout(timeout: object) -> float:
+    """Seconds. Raises `InvalidRequest`."""
+    if not isinstance(timeout, Real) or isinstance(timeout, bool) or not 0 < float(timeout) <= MAX_TIMEOUT_SECONDS:
+        raise refusal("timeout", f"must be a positive number of seconds, at most {MAX_TIMEOUT_SECONDS} (ten years)")
+    return float(timeout)
+
+
+def checked_resumes(resumes: object) -> int:
+    """How often a stream may be taken up again. Raises `InvalidRequest`."""
+    if not isinstance(resumes, Integral) or isinstance(resumes, bool) or resumes < 0:
+        raise refusal("resumes", "must be a whole number, 0 or more")
+    return int(resumes)
+
+
+def checked_target(target: object) -> str:
+    """Where the router is, in whatever form gRPC takes. Raises `InvalidRequest`."""
+    if not isinstance(target, str) or not target or target.startswith(("http://", "https://")):
+        raise refusal("target", "must be HOST:PORT, or another name that gRPC resolves, such as dns:///NAME:PORT")
+    return target
+
+
+def checked_token(token: object) -> object:
+    """A bearer token, a function that gives one, or None. Raises `InvalidRequest`, which does not show it."""
+    visible = isinstance(token, str) and re.fullmatch(r"[!-~]+", token)
+    if token is not None and not callable(token) and not visible:
+        raise refusal("token", "must be a text of visible ASCII characters, or a function that gives one")
+    return token
