@@ -25,6 +25,7 @@ from measure import machine, percentiles
 from specmesh.client import AsyncClient, Generation
 from specmesh.command.mesh import running_mesh
 from specmesh.command.mesh_config import DraftProcess, MeshConfig
+from specmesh.command.processes import ServiceEnded
 from specmesh.command.report import PARTS, milliseconds
 from specmesh.draft.ngram_file import NgramTable, law_to_levels, save_table
 from specmesh.v1 import router_service_pb2 as pb
@@ -50,6 +51,10 @@ class Quiet:
 
     def ready(self, name: str, address: str) -> None:
         """Nothing."""
+
+    def missed(self, name: str, text: str) -> None:
+        """Without a draft there is nothing to measure. Raises `ServiceEnded`."""
+        raise ServiceEnded(text)
 
 
 def write_tables(folder: Path) -> tuple[Path, Path]:

@@ -32,6 +32,7 @@ from verifier_step import SHAPES
 from specmesh.client import AsyncClient, Generation
 from specmesh.command.mesh import running_mesh
 from specmesh.command.mesh_config import DraftProcess, MeshConfig
+from specmesh.command.processes import ServiceEnded
 from specmesh.command.report import PARTS
 from specmesh.runtime import wire
 from specmesh.runtime.contract import PEER_METADATA_KEY
@@ -68,6 +69,10 @@ class Start:
         if name == "verifier":
             self._note("ready")
             self.verifier = address
+
+    def missed(self, name: str, text: str) -> None:
+        """Without a draft there is nothing to measure. Raises `ServiceEnded`."""
+        raise ServiceEnded(text)
 
     def _note(self, what: str) -> None:
         self.seconds.append((round(time.monotonic() - self._began, 2), what))
