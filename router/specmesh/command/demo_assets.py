@@ -5,8 +5,6 @@ The drafts are in the package.
 """
 
 import subprocess
-import sys
-from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from rich.console import Console
 
 from specmesh.command.mesh_config import DraftProcess, MeshConfig
 from specmesh.runtime.config import ConfigError
+from specmesh.runtime.modules import module_command
 
 TABLES = ("code", "prose")
 """n-gram tables that learn from the session; almost free."""
@@ -39,18 +38,16 @@ def demo_mesh() -> MeshConfig:
 
 def demo_model(console: Console) -> Path:
     """The folder of the demo's target, fetched and converted if it is not there yet. Raises `ConfigError`."""
-    return Path(_run(["specmesh.model.demo"], console).splitlines()[-1])
+    return Path(_output_of("specmesh.model.demo", console).splitlines()[-1])
 
 
 def _draft(pool: str, kind: str, settings: dict[str, str | int]) -> DraftProcess:
     return DraftProcess.model_validate({"pool": pool, "kind": kind, "drafter": settings})
 
 
-def _run(module_and_arguments: Sequence[str], console: Console) -> str:
+def _output_of(module: str, console: Console) -> str:
     """One step of preparation: its progress goes where this process's goes, its output comes back."""
-    command = [sys.executable, "-P", "-m", *module_and_arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=console.file, text=True, check=False)
+    done = subprocess.run(module_command(module), stdout=subprocess.PIPE, stderr=console.file, text=True, check=False)
     if done.returncode != 0:
-        name = module_and_arguments[0]
-        raise ConfigError(f"{name} failed; the message above says why. The same command goes on where it stopped.")
+        raise ConfigError(f"{module} failed; the message above says why. The same command goes on where it stopped.")
     return done.stdout

@@ -3,10 +3,11 @@
 import asyncio
 import json
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from specmesh.runtime.modules import module_command
 
 STOP_SECONDS = 40.0
 """Longer than a service's default drain."""
@@ -51,7 +52,7 @@ class ServiceProcess:
         """Start it; `address` is there once it serves."""
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", self.launch.module, "--exit-with-stdin", *self.launch.arguments,
+            *module_command(self.launch.module, ["--exit-with-stdin", *self.launch.arguments]),
             stdin=pipe, stdout=pipe, stderr=pipe, limit=MAX_LINE_BYTES, start_new_session=os.name == "posix",
         )  # fmt: skip
         assert self._process.stdout is not None

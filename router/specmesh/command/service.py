@@ -6,10 +6,12 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from specmesh.runtime.modules import module_command
+
 
 def become(module: str, arguments: Sequence[str]) -> NoReturn:
-    """Run the module in place of this process; nothing is imported from the folder one stands in (`-P`)."""
-    command = [sys.executable, "-P", "-m", module, *arguments]
+    """Run the module in place of this process."""
+    command = module_command(module, arguments)
     if os.name == "posix":
         os.execv(sys.executable, command)
     sys.exit(subprocess.call(command))

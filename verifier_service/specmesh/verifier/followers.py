@@ -13,6 +13,7 @@ from typing import Self
 
 from specmesh.model.place import MEETING, Meeting, Place, place_of
 from specmesh.runtime.config import ConfigError
+from specmesh.runtime.modules import module_command
 from specmesh.verifier.config import VerifierConfig
 
 LOOPBACK = "127.0.0.1"
@@ -51,7 +52,7 @@ class Followers:
     def _start(self, rank: int, environ: Mapping[str, str], arguments: Sequence[str]) -> None:
         # A session of their own, so that the terminal's Ctrl-C reaches them through rank 0 only.
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "specmesh.verifier", *arguments],
+            module_command("specmesh.verifier", arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
