@@ -7,9 +7,10 @@ from typing import Any
 
 from specmesh.router.arms import ArmFacts, DraftScope
 from specmesh.router.callers import Caller
+from specmesh.router.offer import Offer
 from specmesh.router.policies import Arm
 from specmesh.router.registration import Target
-from specmesh.router.request import Offer, Plan
+from specmesh.router.request import Plan
 from specmesh.router.session import Session
 from specmesh.router.text import TextStream
 from specmesh.runtime.contract import CONTRACT_VERSION
@@ -33,17 +34,25 @@ EVERYBODY = Caller("host test", frozenset({"good", "shady"}))
 
 
 class Words:
-    """A tokenizer of one id per word."""
+    """A tokenizer of one id per word, of 10 characters at most."""
+
+    def __init__(self) -> None:
+        self.num_encoded = 0
+
+    def least_tokens(self, num_characters: int) -> int:
+        """Every tenth character begins another word."""
+        return -(-num_characters // 10)
 
     def encode_text(self, text: str) -> Sequence[int]:
         """3, 4, 5, ..."""
+        self.num_encoded += 1
         return [3 + index for index, _ in enumerate(text.split())]
 
     def stream(self, stop_strings: Sequence[str]) -> TextStream:
         """No text comes out of words that are only counted."""
         raise AssertionError("these tests ask for no text")
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> Sequence[int]:
+    def encode_chat(self, messages: Sequence[tuple[str, str]], most_tokens: int) -> Sequence[int]:
         """All contents as one text."""
         return self.encode_text(" ".join(content for _, content in messages))
 
@@ -62,6 +71,7 @@ def make_offer(**changes: Any) -> Offer:
         untrusted_pools=frozenset({"shady"}),
         workloads=frozenset({"code"}),
         max_text_bytes=1000,
+        max_messages=20,
     )
     return replace(offer, **changes)
 

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 import pytest
-from router_parts import EVERYBODY, arm_facts, make_offer
+from router_parts import EVERYBODY, Words, arm_facts, make_offer
 
 from specmesh.router.arms import DraftScope
 from specmesh.router.callers import Caller
@@ -106,6 +106,9 @@ BAD: list[tuple[dict[str, object], type[MeshError], str]] = [
     ({"tokens": None, "text": "é" * 501}, ContextTooLong, "text"),
     ({"tokens": None, "chat": {}}, InvalidValue, "chat.messages"),
     ({"tokens": None, "chat": {"messages": [{"role": "tool"}]}}, InvalidValue, "chat.messages[0].role"),
+    ({"tokens": None, "chat": {"messages": [{"role": "user"}] * 21}}, InvalidValue, "chat.messages"),
+    ({"draft": {"mode": "DRAFT_MODE_ONLY", "arms": ["good"] * 65}}, InvalidValue, "draft.arms"),
+    ({"draft": {"mode": "DRAFT_MODE_ONLY", "arms": ["good", "x" * 129]}}, InvalidValue, "draft.arms[1]"),
     ({"continuation_token_ids": [100]}, InvalidValue, "continuation_token_ids[0]"),
     ({"continuation_token_ids": [9] * 11}, InvalidValue, "continuation_token_ids"),
     ({"continuation_token_ids": [2, 9]}, InvalidValue, "continuation_token_ids"),
@@ -148,6 +151,29 @@ def test_a_bad_field_is_named(fields: dict[str, object], error: type[MeshError],
         planned(**fields)
     assert caught.value.field == field
     assert planned()
+
+
+def test_what_cannot_fit_by_its_size_is_not_tokenized() -> None:
+    words = Words()
+    offer = make_offer(text=words)
+    with pytest.raises(ContextTooLong, match=r"^text: at least 64 tokens; the context of 64 tokens must hold"):
+        plan_request(request(tokens=None, text="x" * 639), EVERYBODY, offer)
+    assert words.num_encoded == 0
+    for text in ("word " * 63, "x" * 630):
+        plan_request(request(tokens=None, text=text), EVERYBODY, offer)
+    with pytest.raises(InvalidValue, match=r"21 messages; limits\.max_messages is 20"):
+        plan_request(request(tokens=None, chat={"messages": [{"role": "user"}] * 21}), EVERYBODY, offer)
+    assert words.num_encoded == 2
+
+
+def test_an_unknown_arm_is_refused_with_those_that_the_caller_may_name() -> None:
+    """C42: and says nothing of the others."""
+    for caller, there in ((EVERYBODY, "good, shady"), (BAR_SHADY, "good")):
+        with pytest.raises(InvalidValue) as caught:
+            planned(caller, draft={"mode": "DRAFT_MODE_ONLY", "arms": ["who"]})
+        assert caught.value.message == f"draft.arms[0]: no such arm or pool; there are {there}, and their arms"
+    with pytest.raises(InvalidValue, match="there is none"):
+        planned(Caller("none", frozenset()), draft={"mode": "DRAFT_MODE_ONLY", "arms": ["who"]})
 
 
 def unknown(change: Callable[[pb.GenerateRequest], None]) -> pb.GenerateRequest:

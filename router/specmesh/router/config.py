@@ -100,6 +100,8 @@ class LimitsConfig(ConfigModel):
     """What a refused caller is asked to wait."""
     max_text_bytes: int = Field(default=1024 * 1024, ge=1)
     """UTF-8 bytes of a text or of all messages of a chat."""
+    max_messages: int = Field(default=4096, ge=1)
+    """Of a chat."""
     max_unread_bytes: int = Field(default=256 * 1024, ge=1024)
     """Output of one stream that its client has not read; the session waits at this bound."""
     require_deadline: bool = True

@@ -2,15 +2,13 @@
 
 import re
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from specmesh.router.arms import ArmFacts, DraftScope
+from specmesh.router.arms import DraftScope
 from specmesh.router.callers import DEBUG, Caller
-from specmesh.router.registration import Target
-from specmesh.router.text import TextStream
-from specmesh.runtime.errors import ContextTooLong, InvalidValue, UnknownModel, UnsupportedOption
+from specmesh.router.offer import Offer
+from specmesh.router.prompt import check_ids, read_continuation, read_prompt
+from specmesh.runtime.errors import InvalidValue, UnknownModel, UnsupportedOption
 from specmesh.runtime.types import (
     MAX_LOGPROBS,
     MAX_STOP_STRING_BYTES,
@@ -24,22 +22,10 @@ from specmesh.runtime.wire import rule_from_proto, sampling_from_proto
 from specmesh.v1 import router_service_pb2 as pb
 
 MAX_PRIORITY = 10
+MAX_ARMS = 64
+MAX_ARM_CHARACTERS = 128
 MAX_CHUNK_INTERVAL_SECONDS = 60.0
-ROLES = ("system", "user", "assistant")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-class TextModel(Protocol):
-    """What a request needs of a tokenizer."""
-
-    def encode_text(self, text: str) -> Sequence[int]:
-        """Ids of a text with the model's special tokens."""
-
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> Sequence[int]:
-        """Ids of (role, content) pairs in the model's own chat template."""
-
-    def stream(self, stop_strings: Sequence[str]) -> TextStream:
-        """The text of one session's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +63,6 @@ class Plan:
         return len(self.prompt) + self.max_output_tokens - len(self.continuation)
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What this router serves at the moment, and its limits."""
-
-    target: Target
-    text: TextModel | None
-    """None for a target whose ids have no text."""
-    arms: tuple[ArmFacts, ...]
-    """Every arm known, in whatever state."""
-    untrusted_pools: frozenset[str]
-    workloads: frozenset[str]
-    max_text_bytes: int
-
-
 def plan_request(request: pb.GenerateRequest, caller: Caller, offer: Offer) -> Plan:
     """Check every field and work out what is not given. Raises a `MeshError` that names the first bad field."""
     refuse_unknown_fields(request)
@@ -104,8 +76,8 @@ def plan_request(request: pb.GenerateRequest, caller: Caller, offer: Offer) -> P
     if output.step_reports:
         caller.require(DEBUG)
     limit, stop_tokens = _max_output_tokens(request.stop, offer), _stop_tokens(request.stop, offer)
-    prompt = _prompt(request, offer)
-    continuation = _continuation(request, prompt, limit, offer)
+    prompt = read_prompt(request, offer)
+    continuation = read_continuation(request, prompt, limit, offer)
     if not stop_tokens.isdisjoint(continuation[:-1]):
         raise InvalidValue("continuation_token_ids", "goes on after a token that ends the text")
     return Plan(
@@ -172,69 +144,18 @@ def _pools(options: pb.DraftOptions, caller: Caller, offer: Offer) -> tuple[froz
 def _named_pools(options: pb.DraftOptions, caller: Caller, offer: Offer) -> tuple[frozenset[str], frozenset[str]]:
     if not options.arms:
         raise InvalidValue("draft.arms", "DRAFT_MODE_ONLY needs at least one arm")
+    if len(options.arms) > MAX_ARMS:
+        raise InvalidValue("draft.arms", f"at most {MAX_ARMS}, got {len(options.arms)}")
     # A pool that the caller may not reach is unknown to it: the answer says nothing about what others use.
     pool_of = {pool: pool for pool in caller.pools}
     pool_of |= {arm.name: arm.pool for arm in offer.arms if arm.pool in caller.pools}
     for index, name in enumerate(options.arms):
+        if len(name) > MAX_ARM_CHARACTERS:
+            raise InvalidValue(f"draft.arms[{index}]", f"a name has at most {MAX_ARM_CHARACTERS} characters")
         if name not in pool_of:
-            raise InvalidValue(f"draft.arms[{index}]", "no such arm or pool")
+            there = f"there are {', '.join(sorted(caller.pools))}, and their arms" if caller.pools else "there is none"
+            raise InvalidValue(f"draft.arms[{index}]", f"no such arm or pool; {there}")
     return frozenset(pool_of[name] for name in options.arms), frozenset(options.arms)
-
-
-def _prompt(request: pb.GenerateRequest, offer: Offer) -> tuple[int, ...]:
-    kind = request.WhichOneof("input")
-    if kind == "tokens":
-        field, prompt = "tokens.ids", tuple(request.tokens.ids)
-        _check_ids(field, prompt, offer)
-    elif kind == "text":
-        field, prompt = "text", tuple(_text(offer, "text", [request.text]).encode_text(request.text))
-    elif kind == "chat":
-        field, prompt = "chat.messages", _chat(request.chat, offer)
-    else:
-        raise InvalidValue("input", "one of text, tokens and chat is required")
-    if not prompt:
-        raise InvalidValue(field, "the prompt is empty")
-    limit = offer.target.info.max_context_tokens
-    if len(prompt) >= limit:
-        raise ContextTooLong(field, f"{len(prompt)} tokens; the context of {limit} tokens must hold at least one more")
-    return prompt
-
-
-def _chat(chat: pb.ChatInput, offer: Offer) -> tuple[int, ...]:
-    text = _text(offer, "chat.messages", [message.content for message in chat.messages])
-    if not chat.messages:
-        raise InvalidValue("chat.messages", "at least one message is required")
-    for index, message in enumerate(chat.messages):
-        if message.role not in ROLES:
-            raise InvalidValue(f"chat.messages[{index}].role", f"must be one of {', '.join(ROLES)}")
-    return tuple(text.encode_chat([(message.role, message.content) for message in chat.messages]))
-
-
-def _text(offer: Offer, field: str, texts: list[str]) -> TextModel:
-    if offer.text is None:
-        raise UnsupportedOption(field, "this target has no tokenizer; send token ids")
-    size = sum(len(text.encode()) for text in texts)
-    if size > offer.max_text_bytes:
-        raise ContextTooLong(field, f"{size} bytes of text; limits.max_text_bytes is {offer.max_text_bytes}")
-    return offer.text
-
-
-def _check_ids(field: str, token_ids: Sequence[int], offer: Offer) -> None:
-    size = offer.target.info.vocabulary_size
-    if token_ids and max(token_ids) >= size:
-        index = next(index for index, token in enumerate(token_ids) if token >= size)
-        raise InvalidValue(f"{field}[{index}]", f"not an id of the vocabulary, which has {size}")
-
-
-def _continuation(request: pb.GenerateRequest, prompt: tuple[int, ...], limit: int, offer: Offer) -> tuple[int, ...]:
-    token_ids = tuple(request.continuation_token_ids)
-    _check_ids("continuation_token_ids", token_ids, offer)
-    if len(token_ids) > limit:
-        raise InvalidValue("continuation_token_ids", f"{len(token_ids)} tokens; max_output_tokens is {limit}")
-    room = offer.target.info.max_context_tokens - len(prompt)
-    if len(token_ids) > room:
-        raise ContextTooLong("continuation_token_ids", f"{len(token_ids)} tokens; the context has room for {room}")
-    return token_ids
 
 
 def _max_output_tokens(stop: pb.StopConditions, offer: Offer) -> int:
@@ -247,7 +168,7 @@ def _max_output_tokens(stop: pb.StopConditions, offer: Offer) -> int:
 def _stop_tokens(stop: pb.StopConditions, offer: Offer) -> frozenset[int]:
     if len(stop.token_ids) > MAX_STOP_TOKENS:
         raise InvalidValue("stop.token_ids", f"at most {MAX_STOP_TOKENS}, got {len(stop.token_ids)}")
-    _check_ids("stop.token_ids", stop.token_ids, offer)
+    check_ids("stop.token_ids", stop.token_ids, offer)
     return frozenset(stop.token_ids) | (frozenset() if stop.ignore_eos else offer.target.eos_token_ids)
 
 

@@ -18,9 +18,10 @@ from specmesh.router.config import RouterConfig
 from specmesh.router.generation import generate
 from specmesh.router.limits import CallerQuota, Gate
 from specmesh.router.listing import list_arms
+from specmesh.router.offer import Offer
 from specmesh.router.output import Output
 from specmesh.router.registration import Target
-from specmesh.router.request import Offer, Plan, plan_request
+from specmesh.router.request import Plan, plan_request
 from specmesh.router.session import Session
 from specmesh.router.step import Mesh
 from specmesh.router.text import Tokenizer
@@ -140,6 +141,7 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
             untrusted_pools=self._untrusted,
             workloads=self._config.workloads,
             max_text_bytes=self._config.limits.max_text_bytes,
+            max_messages=self._config.limits.max_messages,
         )
 
     def _deadline(self, context: "Context") -> float:

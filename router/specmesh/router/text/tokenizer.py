@@ -6,11 +6,13 @@ from functools import lru_cache
 
 from tokenizers import Tokenizer as FastTokenizer
 
+from specmesh.router.text.bounds import most_characters
 from specmesh.router.text.chat import ChatTemplate
 from specmesh.router.text.decoding import build_stages
 from specmesh.router.text.detokenizer import Detokenizer
 from specmesh.router.text.stops import StopMatcher
 from specmesh.router.text.stream import TextStream
+from specmesh.runtime.errors import ContextTooLong
 
 TOKEN_CACHE = 65_536
 
@@ -31,7 +33,9 @@ class Tokenizer:
         eos_token_ids: Sequence[int] = (),
     ) -> None:
         self._fast = _load(tokenizer_json)
-        self._decoder = json.loads(tokenizer_json).get("decoder")
+        content = json.loads(tokenizer_json)
+        self._decoder = content.get("decoder")
+        self._most_characters = most_characters(content)
         build_stages(self._decoder)
         self.eos_token_ids = tuple(eos_token_ids)
         added = self._fast.get_added_tokens_decoder().values()
@@ -43,13 +47,22 @@ class Tokenizer:
         )
         self._token_of = lru_cache(TOKEN_CACHE)(self._look_up)
 
+    def least_tokens(self, num_characters: int) -> int:
+        """Tokens that a text of so many characters has at least; 0 where its length says nothing of them."""
+        return -(-num_characters // self._most_characters) if self._most_characters else 0
+
     def encode_text(self, text: str) -> list[int]:
         """Ids of a text, with the special tokens that the model puts around one."""
         return list(self._fast.encode(text, add_special_tokens=True).ids)
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        """Ids of (role, content) messages. Blocks while the template renders; raises as `ChatTemplate.render`."""
-        return list(self._fast.encode(self.render_chat(messages), add_special_tokens=False).ids)
+    def encode_chat(self, messages: Sequence[tuple[str, str]], most_tokens: int | None = None) -> list[int]:
+        """Ids of (role, content) messages. Blocks while the template renders; raises as `ChatTemplate.render`, and
+        `ContextTooLong` when by the length of what was rendered they are more than `most_tokens`.
+        """
+        text = self.render_chat(messages)
+        if most_tokens is not None and (least := self.least_tokens(len(text))) > most_tokens:
+            raise ContextTooLong("chat.messages", f"at least {least} tokens; the context has room for {most_tokens}")
+        return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
         """The text that `encode_chat` encodes: the template writes its special tokens itself."""
