@@ -7,6 +7,7 @@ from pathlib import Path
 
 CLIENT = {
     "specmesh/client.py",
+    "specmesh/_client_channel.py",
     "specmesh/_client_checks.py",
     "specmesh/_client_request.py",
     "specmesh/_client_results.py",

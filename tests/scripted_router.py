@@ -144,9 +144,11 @@ class ScriptedRouterService(pb_grpc.RouterServiceServicer):
 
 
 @contextmanager
-def scripted_router(script: Script, credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
-    """A running server's address."""
-    server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", 8 << 20)])
+def scripted_router(
+    script: Script, credentials: grpc.ServerCredentials | None = None, max_bytes: int = 8 << 20
+) -> Iterator[str]:
+    """A running server's address; it takes requests of `max_bytes` at most."""
+    server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.max_receive_message_length", max_bytes)])
     pb_grpc.add_RouterServiceServicer_to_server(ScriptedRouterService(script), server)
     if credentials is None:
         port = server.add_insecure_port("127.0.0.1:0")

@@ -7,6 +7,8 @@ import grpc
 
 from specmesh._client_results import InvalidRequest
 
+MOST_REQUEST_BYTES = 1 << 30
+"""gRPC's buffers for retries count in 32 bits."""
 MAX_TIMEOUT_SECONDS = 10 * 365 * 86_400
 """Beyond some centuries a deadline no longer fits a timestamp."""
 
@@ -28,6 +30,13 @@ def checked_resumes(resumes: object) -> int:
     if not isinstance(resumes, Integral) or isinstance(resumes, bool) or resumes < 0:
         raise refusal("resumes", "must be a whole number, 0 or more")
     return int(resumes)
+
+
+def checked_request_bytes(max_request_bytes: object) -> int:
+    """Of the largest request. Raises `InvalidRequest`."""
+    if not isinstance(max_request_bytes, Integral) or not 1 <= int(max_request_bytes) <= MOST_REQUEST_BYTES:
+        raise refusal("max_request_bytes", f"must be a whole number from 1 to {MOST_REQUEST_BYTES}")
+    return int(max_request_bytes)
 
 
 def checked_target(target: object) -> str:

@@ -78,8 +78,8 @@ _MESSAGES = {
 }
 
 
-def build_request(prompt: Prompt, options: Mapping[str, Any]) -> pb.GenerateRequest:
-    """A checked request.
+def build_request(prompt: Prompt, options: Mapping[str, Any], max_bytes: int = MAX_REQUEST_BYTES) -> pb.GenerateRequest:
+    """A checked request of at most `max_bytes`.
 
     Raises `InvalidRequest` naming the field whose value the wire cannot carry, TypeError for an option there is not.
     """
@@ -91,8 +91,11 @@ def build_request(prompt: Prompt, options: Mapping[str, Any]) -> pb.GenerateRequ
     _set_prompt(request, prompt)
     for name, value in options.items():
         _set_field(request, FIELD_PATHS.get(name, name), value)
-    if (size := request.ByteSize()) > MAX_REQUEST_BYTES:
-        raise refusal("input", f"the request is {size} bytes; at most {MAX_REQUEST_BYTES} are sent")
+    if (size := request.ByteSize()) > max_bytes:
+        more = "give the client max_request_bytes where the router takes more (server.max_message_bytes)"
+        raise refusal(
+            "input", f"the request is {size} bytes; at most {max_bytes} are sent: shorten the prompt, or {more}"
+        )
     return request
 
 

@@ -1,5 +1,6 @@
 """What `specmesh.client` hands out: events, generations, errors, and what a broken stream leaves to resume from."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -110,7 +111,7 @@ class SpecMeshError(Exception):
 
 
 class InvalidRequest(SpecMeshError, ValueError):
-    """INVALID_ARGUMENT, from the server or before sending."""
+    """INVALID_ARGUMENT, from the server or before sending; RESOURCE_EXHAUSTED for a message that is too large."""
 
 
 class Unavailable(SpecMeshError):
@@ -139,6 +140,10 @@ ERRORS: Mapping[grpc.StatusCode, type[SpecMeshError]] = {
 }
 
 
+_TOO_LARGE = re.compile(r"SERVER: .*larger than max \(([0-9]+) vs\. ([0-9]+)\)")
+"""gRPC's own words for what no code of the router has seen."""
+
+
 class _FailedCall(Protocol):
     """What the errors of grpc and of grpc.aio both offer, and `grpc.RpcError` does not declare."""
 
@@ -152,6 +157,13 @@ class _FailedCall(Protocol):
 def error_from_rpc(failure: grpc.RpcError) -> SpecMeshError:
     """The exception for a failed call, with what its `google.rpc.Status` says."""
     call = cast(_FailedCall, failure)
+    if too_large := _TOO_LARGE.search(call.details() or ""):
+        return InvalidRequest(
+            call.code(),
+            f"input: a message of {too_large[1]} bytes, and the router takes {too_large[2]} "
+            "(server.max_message_bytes): shorten the prompt",
+            field="input",
+        )
     found: dict[str, Any] = {}
     for key, value in call.trailing_metadata() or ():
         if key == "grpc-status-details-bin":

@@ -9,17 +9,23 @@ broke, under a seed with the very same text. Errors are `SpecMeshError`s.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from specmesh._client_checks import checked_resumes, checked_target, checked_timeout, checked_token
+from specmesh._client_channel import Tls, async_channel, channel
+from specmesh._client_checks import (
+    checked_request_bytes,
+    checked_resumes,
+    checked_target,
+    checked_timeout,
+    checked_token,
+)
 from specmesh._client_request import MAX_REQUEST_BYTES, Options, Prompt, build_request
 from specmesh._client_results import (
     DeadlineExceeded,
@@ -36,7 +42,7 @@ from specmesh._client_results import (
     Unavailable,
     error_from_rpc,
 )
-from specmesh._client_run import FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, RETRYABLE, Run
+from specmesh._client_run import Run
 from specmesh._client_tracing import CallSpan
 from specmesh.v1 import router_service_pb2 as pb
 from specmesh.v1.router_service_pb2_grpc import RouterServiceStub
@@ -61,50 +67,8 @@ __all__ = [
     "Unavailable",
 ]
 
-MAX_RESPONSE_BYTES = 64 << 20
 GENERATE = "specmesh.v1.RouterService/Generate"
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM bytes. Without roots the system's are used; key and chain together are the client's certificate."""
-
-    root_certificates: bytes | None = None
-    private_key: bytes | None = None
-    certificate_chain: bytes | None = None
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """For a channel."""
-        return grpc.ssl_channel_credentials(self.root_certificates, self.private_key, self.certificate_chain)
-
-
-def channel_options() -> list[tuple[str, Any]]:
-    """Retry before the first message, at the server's pushback if any; all routers behind a name in turn; keepalive."""
-    retry = {
-        "maxAttempts": 5, "initialBackoff": f"{FIRST_BACKOFF_SECONDS}s", "maxBackoff": f"{MAX_BACKOFF_SECONDS}s",
-        "backoffMultiplier": 2, "retryableStatusCodes": [code.name for code in RETRYABLE],
-    }  # fmt: skip
-    method = {"name": [{"service": "specmesh.v1.RouterService"}], "retryPolicy": retry}
-    return [
-        ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}], "methodConfig": [method]})),
-        ("grpc.per_rpc_retry_buffer_size", 2 * MAX_REQUEST_BYTES),  # a request that does not fit is never repeated
-        ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-    ]
-
-
-def _channel(target: str, tls: Tls | None) -> grpc.Channel:
-    if tls is None:
-        return grpc.insecure_channel(target, channel_options())
-    return grpc.secure_channel(target, tls.credentials(), channel_options())
-
-
-def _async_channel(target: str, tls: Tls | None) -> grpc.aio.Channel:
-    if tls is None:
-        return grpc.aio.insecure_channel(target, channel_options())
-    return grpc.aio.secure_channel(target, tls.credentials(), channel_options())
 
 
 class ConnectionOptions(TypedDict, total=False):
@@ -114,6 +78,7 @@ class ConnectionOptions(TypedDict, total=False):
     plaintext_token: send it without `tls`, because something else encrypts.
     timeout: seconds of a call that names none; default 60.
     resumes: how often a stream that breaks is taken up again; default 3.
+    max_request_bytes: of the largest request; default 4 MiB, which routers take unless told otherwise.
     tracer: an OpenTelemetry `Tracer`: each Generate call is a client span of its. Or a W3C traceparent, sent as it is.
     """
 
@@ -121,13 +86,14 @@ class ConnectionOptions(TypedDict, total=False):
     plaintext_token: bool
     timeout: float
     resumes: int
+    max_request_bytes: int
     tracer: Any
 
 
 class _Connection:
     """What both clients share; `_channel` and `_stub` are theirs."""
 
-    def __init__(self, connect: Callable[[], Any], tls: Tls | None, options: ConnectionOptions) -> None:
+    def __init__(self, connect: Callable[[int], Any], tls: Tls | None, options: ConnectionOptions) -> None:
         if unknown := options.keys() - ConnectionOptions.__annotations__.keys():
             raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")
         self._token: Any = checked_token(options.get("token"))
@@ -136,7 +102,8 @@ class _Connection:
         self._timeout = checked_timeout(options.get("timeout", 60.0))
         self._resumes = checked_resumes(options.get("resumes", 3))
         self._tracer = options.get("tracer")
-        self._channel = connect()
+        self._max_bytes = checked_request_bytes(options.get("max_request_bytes", MAX_REQUEST_BYTES))
+        self._channel = connect(self._max_bytes)
         self._stub: Any = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     def _call(self, run: Run, span: CallSpan) -> Any:  # noqa: ANN401 - a call of grpc or grpc.aio
@@ -157,7 +124,7 @@ class Client(_Connection):
     """Blocking client; safe to share between threads."""
 
     def __init__(self, target: str, *, tls: Tls | None = None, **options: Unpack[ConnectionOptions]) -> None:
-        super().__init__(lambda: _channel(checked_target(target), tls), tls, options)
+        super().__init__(partial(channel, checked_target(target), tls), tls, options)
 
     def generate(self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]) -> Generation:
         """The whole generation. Raises `SpecMeshError`."""
@@ -170,7 +137,7 @@ class Client(_Connection):
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> Generator[Event, None, None]:
         """Events as they come; closing the iterator cancels. A bad request raises here, before anything is sent."""
-        return self._events(self._run(build_request(prompt, options), timeout))
+        return self._events(self._run(build_request(prompt, options, self._max_bytes), timeout))
 
     def resume(self, partial: Partial, *, timeout: float | None = None) -> Generator[Event, None, None]:
         """The events that were still to come when `partial` broke off."""
@@ -222,7 +189,7 @@ class AsyncClient(_Connection):
     """The same for asyncio; made and used within one event loop. `timeout` is the deadline that gRPC sends along."""
 
     def __init__(self, target: str, *, tls: Tls | None = None, **options: Unpack[ConnectionOptions]) -> None:
-        super().__init__(lambda: _async_channel(checked_target(target), tls), tls, options)
+        super().__init__(partial(async_channel, checked_target(target), tls), tls, options)
 
     async def generate(
         self,
@@ -241,7 +208,7 @@ class AsyncClient(_Connection):
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> AsyncGenerator[Event, None]:
         """As `Client.stream`."""
-        return self._events(self._run(build_request(prompt, options), timeout))
+        return self._events(self._run(build_request(prompt, options, self._max_bytes), timeout))
 
     def resume(self, partial: Partial, *, timeout: float | None = None) -> AsyncGenerator[Event, None]:
         """As `Client.resume`."""

@@ -220,6 +220,26 @@ async def test_messages_over_the_limit_are_refused_by_each_side() -> None:
         assert not any((await call_every_kind(to_server)).values())
 
 
+async def test_a_request_somewhat_over_the_limit_is_told_which_limit_and_what_to_do() -> None:
+    """Far larger ones are refused by gRPC itself, in its own words, before they are in memory."""
+    config = ServerConfig(max_message_bytes=64 * 1024)
+    async with scripted_server(Script(), config) as server, channel(server.address) as to_server:
+        stub = router_grpc.RouterServiceStub(to_server)
+        request = router_pb.GenerateRequest(text="x" * 70_000, stop={"max_output_tokens": 1})
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Generate(request).read()
+        error = from_rpc_error(caught.value)
+        assert error.status is grpc.StatusCode.INVALID_ARGUMENT
+        assert error.message == (
+            f"request: {request.ByteSize()} bytes; server.max_message_bytes is 65536 here: send less at a time"
+        )
+        messages = [draft_pb.DraftServiceOpenRequest(), draft_pb.DraftServiceOpenRequest(token_ids=[1 << 20] * 23_000)]
+        with pytest.raises(grpc.aio.AioRpcError, match=r"server\.max_message_bytes is 65536") as caught:
+            await draft_grpc.DraftServiceStub(to_server).Open(iter(messages))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert not any((await call_every_kind(to_server)).values())
+
+
 async def test_a_port_in_use_is_named() -> None:
     async with scripted_server(Script()) as server:
         port = int(server.address.rpartition(":")[2])

@@ -8,6 +8,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
@@ -73,10 +74,13 @@ class CallCounter:
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler: checks the peer, counts the call, ends what nobody reads, maps what it raises."""
 
-    def __init__(self, counter: CallCounter, access: Access, max_unread_seconds: float) -> None:
+    def __init__(
+        self, counter: CallCounter, access: Access, *, max_unread_seconds: float, max_message_bytes: int
+    ) -> None:
         self._counter = counter
         self._access = access
         self._max_unread_seconds = max_unread_seconds
+        self._max_message_bytes = max_message_bytes
 
     async def intercept_service(
         self,
@@ -98,8 +102,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         name = "_".join("stream" if streaming else "unary" for streaming in sides)
         long_lived = all(sides)
         changes = {name: wrap(getattr(handler, name), method, long_lived)}
-        if not handler.request_streaming and handler.request_deserializer is not None:
-            changes["request_deserializer"] = _lenient(handler.request_deserializer)
+        if handler.request_deserializer is not None:
+            read = _sized(handler.request_deserializer, self._max_message_bytes)
+            changes["request_deserializer"] = read if handler.request_streaming else _lenient(read)
         return handler._replace(**changes)  # type: ignore[attr-defined, no-any-return]
 
     @contextmanager
@@ -157,32 +162,59 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 NO_MESSAGE = "its bytes are no message of this method"
-_UNREADABLE = object()
-"""Stands for a request whose bytes are none: gRPC itself would call that a failure of the server."""
+
+
+class _TooLarge(ValueError):
+    """A message over the limit, though not so far over it that gRPC itself refuses to take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    """Stands for a request that cannot be read: gRPC itself would call that a failure of the server."""
+
+    why: str
+
+
+def _sized(deserialize: Callable[[bytes], object], limit: int) -> Callable[[bytes], object]:
+    def read(message: bytes) -> object:
+        if len(message) > limit:
+            size = f"{len(message)} bytes; server.max_message_bytes is {limit} here"
+            raise _TooLarge(f"{size}: send less at a time")
+        return deserialize(message)
+
+    return read
 
 
 def _lenient(deserialize: Callable[[bytes], object]) -> Callable[[bytes], object]:
     def read(message: bytes) -> object:
         try:
             return deserialize(message)
-        except (DecodeError, UnicodeDecodeError):
-            return _UNREADABLE
+        except (DecodeError, UnicodeDecodeError, _TooLarge) as error:
+            return _Unreadable(_why_unreadable(error))
 
     return read
 
 
 def _readable(request: object) -> object:
-    """The request. Raises `InvalidValue` when it was no message."""
-    if request is _UNREADABLE:
-        raise InvalidValue("request", NO_MESSAGE)
+    """The request. Raises `InvalidValue` when it could not be read."""
+    if isinstance(request, _Unreadable):
+        raise InvalidValue("request", request.why)
     return request
 
 
-def _undecodable(error: BaseException) -> bool:
-    """Whether a stream's next message was none; what reads one stream beside other work fails in a group."""
+def _why_unreadable(error: BaseException) -> str:
+    return str(error) if isinstance(error, _TooLarge) else NO_MESSAGE
+
+
+def _undecodable(error: BaseException) -> str:
+    """Why a stream's next message could not be read; empty for another failure.
+
+    What reads one stream beside other work fails in a group.
+    """
     if isinstance(error, BaseExceptionGroup):
-        return all(map(_undecodable, error.exceptions))
-    return isinstance(error, DecodeError)
+        reasons = [_undecodable(each) for each in error.exceptions]
+        return reasons[0] if all(reasons) else ""
+    return _why_unreadable(error) if isinstance(error, DecodeError | _TooLarge) else ""
 
 
 async def _end_unread(context: "Context", error: NotRead) -> None:
@@ -193,8 +225,8 @@ async def _end_unread(context: "Context", error: NotRead) -> None:
 async def _abort(context: "Context", error: Exception, method: str) -> NoReturn:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    if _undecodable(error):
-        error = InvalidValue("request", NO_MESSAGE)
+    if why := _undecodable(error):
+        error = InvalidValue("request", why)
     if not isinstance(error, MeshError):
         _log.error("call failed", extra={"method": method}, exc_info=error)
         error = MeshError("internal error; the server's log has the rest")

@@ -26,6 +26,10 @@ _log = logging.getLogger(__name__)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LIVENESS = "live"
 """Health of the process itself: SERVING while its event loop turns, also during a load and a drain."""
+REFUSED_IN_WORDS = 2
+"""A message of up to so many times the limit is taken in, and refused by words that name the limit; gRPC itself resets
+whoever sends more, in words of its own.
+"""
 CLOSING_SECONDS = 0.5
 """What streams get to end by themselves once all work is done."""
 
@@ -49,7 +53,12 @@ class MeshServer:
         access = _access(config, self._names)
         interceptors = [
             *telemetry.server_interceptors(),
-            CallInterceptor(self._counter, access, config.max_unread_seconds),
+            CallInterceptor(
+                self._counter,
+                access,
+                max_unread_seconds=config.max_unread_seconds,
+                max_message_bytes=config.max_message_bytes,
+            ),
         ]
         self.grpc: grpc.aio.Server = grpc.aio.server(interceptors=interceptors, options=_options(config))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc)
@@ -158,7 +167,7 @@ def announce_ready(address: str) -> None:
 def _options(config: ServerConfig) -> list[tuple[str, int]]:
     # No max_connection_age: it kills long-lived streams. No port sharing: a second server on the port is an error.
     return [
-        ("grpc.max_receive_message_length", config.max_message_bytes),
+        ("grpc.max_receive_message_length", REFUSED_IN_WORDS * config.max_message_bytes),
         ("grpc.max_send_message_length", config.max_message_bytes),
         ("grpc.keepalive_time_ms", round(config.keepalive_seconds * 1000)),
         ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
