@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
+SAID_EVERY_SECONDS = 5.0
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -44,9 +46,10 @@ def check_interpreter() -> None:
 def create(folder: Path) -> Path:
     """An environment in `folder`; one that is half made is made anew. Returns its interpreter."""
     python = folder / ("Scripts/python.exe" if sysconfig.get_platform().startswith("win") else "bin/python")
-    if not python.exists() or run(str(python), "-m", "pip", "--version", quiet=True) != 0:
+    whole = "looking at the environment"
+    if not python.exists() or run(str(python), "-m", "pip", "--version", quiet=True, doing=whole) != 0:
         say(f"Creating the environment {folder}")
-        if run(sys.executable, "-m", "venv", "--clear", str(folder)) != 0:
+        if run(sys.executable, "-m", "venv", "--clear", str(folder), doing="creating the environment") != 0:
             sys.exit(f"The environment {folder} could not be created; the message above says why.")
     return python
 
@@ -55,10 +58,11 @@ def install_torch(python: Path) -> None:
     """The configured sources' CPU build if they have one; PyTorch's CPU index on Linux without a GPU; else plain."""
     version = torch_version()
     installed = f"import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '{version}')"
-    if run(str(python), "-c", installed, quiet=True) == 0:
+    if run(str(python), "-c", installed, quiet=True, doing="looking for torch") == 0:
         return
     wanted = f"torch=={version}"
-    if run(str(python), "-m", "pip", "install", "--dry-run", "--no-deps", f"{wanted}+cpu", quiet=True) == 0:
+    dry_run = ("-m", "pip", "install", "--dry-run", "--no-deps", f"{wanted}+cpu")
+    if run(str(python), *dry_run, quiet=True, doing="asking for a CPU build of torch") == 0:
         say(f"Installing {wanted}, CPU build (about 190 MB)")
         pip(python, "install", "-c", str(LOCK), f"{wanted}+cpu")
     elif platform.system() == "Linux" and not has_nvidia_driver():
@@ -84,14 +88,23 @@ def has_nvidia_driver() -> bool:
 
 def pip(python: Path, *arguments: str) -> None:
     """Run pip, with its progress; stop when it fails."""
-    if run(str(python), "-m", "pip", "--disable-pip-version-check", *arguments) != 0:
+    if run(str(python), "-m", "pip", "--disable-pip-version-check", *arguments, doing="pip is at work") != 0:
         sys.exit(f"pip {' '.join(arguments)} failed; the message above says why. Run the same command again to go on.")
 
 
-def run(*command: str, quiet: bool = False) -> int:
-    """Exit status of a command."""
+def run(*command: str, doing: str, quiet: bool = False) -> int:
+    """Exit status of a command; now and then it is said what is done and for how long already."""
     sink = subprocess.DEVNULL if quiet else None
-    return subprocess.run(command, stdout=sink, stderr=sink, check=False).returncode
+    began = time.monotonic()
+    with subprocess.Popen(command, stdout=sink, stderr=sink) as process:
+        while True:
+            try:
+                return process.wait(SAID_EVERY_SECONDS)
+            except subprocess.TimeoutExpired:
+                say(f"{doing}: {time.monotonic() - began:.0f} s")
+            except BaseException:
+                process.kill()
+                raise
 
 
 def say(message: str) -> None:

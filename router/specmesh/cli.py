@@ -76,9 +76,12 @@ def up(config: Path | None, port: int | None, dtype: str | None, print_config: b
 @click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="Per prompt.")
 def demo(output: Path, max_tokens: int) -> None:
     """Start a mesh of real models, generate prose, code and a chat answer, and show what each draft did."""
-    from specmesh.command.demo import run_demo
+    from specmesh.command.working import working
 
-    sys.exit(run_demo(output, max_tokens, _console(), _console(stderr=True)))
+    console = _console(stderr=True)
+    with working(console, "starting"):
+        from specmesh.command.demo import run_demo
+    sys.exit(run_demo(output, max_tokens, _console(), console))
 
 
 @main.command()

@@ -17,6 +17,7 @@ from specmesh.command.generate import collect, summary
 from specmesh.command.mesh_check import check_mesh, mesh_given
 from specmesh.command.report import arm_table, generation_json, milliseconds, totals_by_arm
 from specmesh.command.up import run_guarded, started_mesh
+from specmesh.command.working import working
 from specmesh.v1 import router_service_pb2 as pb
 
 PROMPTS: Mapping[str, Prompt] = {
@@ -108,21 +109,39 @@ async def run_prompts(client: AsyncClient, max_tokens: int, output: Console, pro
     """Every prompt with drafts, its text as it comes, then without."""
     demo = Demo()
     options: Options = {"max_output_tokens": max_tokens, "temperature": 0.0, "step_reports": True}
-    with progress.status("warming up"):
+    with working(progress, "warming up"):
         short: Options = {"max_output_tokens": WARM_UP_TOKENS, "temperature": 0.0}
         await client.generate("Hello", **short)
         await client.generate("Hello", **_plain(short))
     for name, prompt in PROMPTS.items():
         output.print(Rule(f"{name}, with drafts", align="left"))
-        output.print(_shown(prompt), style="dim", end="", markup=False, highlight=False, soft_wrap=True)
-        generation = await collect(client, prompt, lambda text: output.out(text, end="", highlight=False), options)
+        generation = await _shown_generation(client, prompt, options, output, progress)
         output.print()
         if generation.finished:
             output.print(summary(generation, generation.finished), style="cyan", highlight=False)
-        with progress.status(f"{name}, the same without drafts"):
+        with working(progress, f"{name}, the same without drafts"):
             baseline = await client.generate(prompt, **_plain(options))
         demo.runs.append(Run(name, generation, baseline))
     return demo
+
+
+async def _shown_generation(
+    client: AsyncClient, prompt: Prompt, options: Options, output: Console, progress: Console
+) -> Generation:
+    """Prompt and text, from the first token on."""
+    shown = False
+
+    def show(text: str) -> None:
+        nonlocal shown
+        if not shown:
+            shown = True
+            arrived()
+            output.print(_shown(prompt), style="dim", end="", markup=False, highlight=False, soft_wrap=True)
+        output.out(text, end="", highlight=False)
+        output.file.flush()
+
+    with working(progress, "waiting for the first token") as arrived:
+        return await collect(client, prompt, show, options)
 
 
 def _plain(options: Options) -> Options:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from specmesh.command.mesh_config import DraftProcess, MeshConfig
+from specmesh.command.working import working
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.modules import module_command
 
@@ -46,8 +47,17 @@ def _draft(pool: str, kind: str, settings: dict[str, str | int]) -> DraftProcess
 
 
 def _output_of(module: str, console: Console) -> str:
-    """One step of preparation: its progress goes where this process's goes, its output comes back."""
-    done = subprocess.run(module_command(module), stdout=subprocess.PIPE, stderr=console.file, text=True, check=False)
-    if done.returncode != 0:
+    """One step of preparation: what it says goes where this process's progress goes, its output comes back."""
+    pipe = subprocess.PIPE
+    with (
+        working(console, "looking for the demo's model"),
+        subprocess.Popen(module_command(module), stdout=pipe, stderr=pipe, text=True) as process,
+    ):
+        assert process.stderr is not None
+        assert process.stdout is not None
+        for line in process.stderr:
+            console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+        output = process.stdout.read()
+    if process.returncode != 0:
         raise ConfigError(f"{module} failed; the message above says why. The same command goes on where it stopped.")
-    return done.stdout
+    return output

@@ -1,15 +1,16 @@
 """`specmesh generate`: one generation, its text as it comes, then what each arm did."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from specmesh.client import AsyncClient, Delta, Finished, Generation, Options, Prompt, SpecMeshError
 from specmesh.command.report import arm_table, generation_json, totals_by_arm
 from specmesh.command.waterfall import waterfall
+from specmesh.command.working import working
 
 
 async def collect(client: AsyncClient, prompt: Prompt, on_text: Callable[[str], None], options: Options) -> Generation:
@@ -22,18 +23,17 @@ async def collect(client: AsyncClient, prompt: Prompt, on_text: Callable[[str], 
     return generation
 
 
-def first_token_progress(console: Console) -> Progress:
+FIRST_TOKEN = "waiting for the first token; the prompt is being read"
+
+
+@contextmanager
+def awaited_first_token(console: Console) -> Iterator[Callable[[], None]]:
     """For a person at a terminal: a long prompt, or a queue, takes its time before the first token. Leaves no trace."""
-    progress = Progress(
-        SpinnerColumn(),
-        TextColumn("waiting for the first token; the prompt is being read"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    progress.add_task("")
-    return progress
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    with working(console, FIRST_TOKEN) as over:
+        yield over
 
 
 async def generate(
@@ -50,19 +50,18 @@ async def generate(
 
     With the `traceparent` that the request went with, the steps are drawn as well.
     """
-    waiting = first_token_progress(console)
     shown = False
 
     def show(text: str) -> None:
         nonlocal shown
-        waiting.stop()
+        arrived()
         shown = True
         if not as_json:
             output.write(text)
             output.flush()
 
     async with connect() as client:
-        with waiting:
+        with awaited_first_token(console) as arrived:
             try:
                 generation = await collect(client, prompt, show, options)
             except SpecMeshError:

@@ -1,6 +1,7 @@
 """What a person sees while a mesh starts and runs."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group
@@ -8,6 +9,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.spinner import Spinner
 from rich.text import Text
+
+from specmesh.command.working import SAID_EVERY_SECONDS, at_intervals
 
 MAX_LINE = 100
 
@@ -74,31 +77,51 @@ class TerminalView:
 class PlainView:
     """The same for a log file: a line an event."""
 
-    def __init__(self, console: Console, *, show_log: bool) -> None:
-        """With `show_log` every log line is printed, else warnings and errors only."""
+    def __init__(self, console: Console, *, show_log: bool, seconds: float = SAID_EVERY_SECONDS) -> None:
+        """With `show_log` every log line is printed, else warnings and errors only; every `seconds` of a start it is
+        said what is waited for, and what that is at.
+        """
         self._console = console
         self._show_log = show_log
+        self._seconds = seconds
         self._began: dict[str, float] = {}
+        self._waiting: dict[str, str] = {}
+        self._end: Callable[[], None] | None = None
 
     def starting(self, name: str) -> None:
         """Say so."""
         self._began[name] = time.monotonic()
+        self._waiting[name] = "loading"
         self._console.print(f"{name}: starting")
+        if self._end is None:
+            self._end = at_intervals(self._say_waiting, self._seconds)
 
     def line(self, name: str, text: str) -> None:
         """Say it if asked to."""
+        if name in self._waiting:
+            self._waiting[name] = text[:MAX_LINE]
         _print_log(self._console, name, text, everything=self._show_log)
 
     def ready(self, name: str, address: str) -> None:
         """Say so."""
+        self._waiting.pop(name, None)
         self._console.print(f"{name}: ready at {address} after {time.monotonic() - self._began[name]:.1f} s")
 
     def missed(self, name: str, text: str) -> None:
         """Say so, and why."""
+        self._waiting.pop(name, None)
         _print_log(self._console, name, text, everything=True)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """All is ready, or failed."""
+        if self._end is not None:
+            self._end()
+            self._end = None
+
+    def _say_waiting(self, passed: float) -> None:
+        if parts := [f"{name} ({note})" for name, note in list(self._waiting.items())]:
+            told = f"waiting after {passed:.0f} s for {', '.join(parts)}"
+            self._console.print(told, markup=False, highlight=False, soft_wrap=True)
 
 
 def start_view(console: Console, *, show_log: bool) -> TerminalView | PlainView:
