@@ -10,8 +10,8 @@ from specmesh.model.attention import AttentionShape, CompiledPlan
 from specmesh.model.layout import layout_of
 from specmesh.model.spans import Span
 
-MAX_TILE_ROWS = 64
-"""Queries times the heads that share keys: rows of one product."""
+MAX_TILE_ROWS = 128
+"""Queries times the heads that share keys: rows of one product. Keys are read once for each."""
 MAX_SPLITS = 32
 LEAST_SPLIT_TOKENS = 256
 """A shorter part of a context is not worth a program of its own."""
