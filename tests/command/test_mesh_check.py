@@ -1,5 +1,6 @@
 """Every mistake in the configuration of a mesh, found before anything is started."""
 
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -143,6 +144,17 @@ def test_the_routers_port_is_the_default_one_unless_something_else_is_said() -> 
 def test_what_flags_say_is_named_after_them(tmp_path: Path, target: str) -> None:
     said = faults(tmp_path, f'[verifier]\nmodel = "{target}"', dtype="float32")
     assert said == [f"verifier.dtype: has no meaning for model {target} (from --dtype)"]
+
+
+def test_a_port_in_use_is_told_of_every_service(tmp_path: Path, target: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = faults(
+            tmp_path, f'[verifier]\nmodel = "{target}"\n[[drafts]]\npool = "a"\nserver = {{ health_port = {port} }}'
+        )
+    assert said == [
+        f"drafts.0.server.health_port: cannot listen on 127.0.0.1:{port}: Address already in use (from mesh.toml)"
+    ]
 
 
 def test_certificates_that_do_not_belong_together_are_told(tmp_path: Path, target: str) -> None:

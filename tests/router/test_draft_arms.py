@@ -1,6 +1,7 @@
 """Which replicas are used: what fits, what lied, what is trusted, near and rested."""
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
@@ -21,9 +22,9 @@ from router_fakes import (
 from router_parts import INFO, TARGET, make_session
 
 from specmesh.router.arms import DraftScope
-from specmesh.router.config import PoolConfig
+from specmesh.router.config import PolicyConfig, PoolConfig
 from specmesh.router.drafts import Drafts
-from specmesh.router.policies import PLAIN
+from specmesh.router.policies import PLAIN, PolicySettings
 from specmesh.runtime.types import BlockRefusal, FallbackReason, Rule, StepResult
 from specmesh.v1 import draft_service_pb2 as pb
 from specmesh.v1 import router_service_pb2 as router_pb
@@ -53,6 +54,22 @@ async def test_a_replica_that_did_not_fit_and_is_replaced_is_used() -> None:
         fake.info = DRAFT_INFO
         await ready(drafts)
         assert (await ask(drafts, make_session())).block.token_ids == (10, 11, 12, 13)
+
+
+@pytest.mark.parametrize(("arm", "warned"), [("good@01234567", True), ("good@dddddddd", False), ("good", False)])
+async def test_a_fixed_arm_of_another_model_than_the_pools_is_warned_of(
+    arm: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its text is plain decoding's, and right; that nothing is drafted is for an operator to know."""
+    policy = PolicyConfig(name="fixed", settings=PolicySettings(fixed_arm=arm))
+    async with serving(FakeDraft(DRAFT_INFO)) as (server,):
+        pools = [PoolConfig(name="good", addresses=(server.address,))]
+        drafts = Drafts(quick_config(pools=pools, policy=policy), connect=connect)
+        async with running(drafts):
+            drafts.retarget(TARGET)
+            await ready(drafts)
+    said = [vars(record)["reason"] for record in caplog.records if record.levelno == logging.WARNING]
+    assert said == (["policy.settings.fixed_arm: no such arm: good@01234567; there is good@dddddddd"] if warned else [])
 
 
 async def test_a_lying_arm_is_quarantined_with_all_its_replicas() -> None:

@@ -168,10 +168,13 @@ def test_what_cannot_fit_by_its_size_is_not_tokenized() -> None:
 
 def test_an_unknown_arm_is_refused_with_those_that_the_caller_may_name() -> None:
     """C42: and says nothing of the others."""
-    for caller, there in ((EVERYBODY, "good, shady"), (BAR_SHADY, "good")):
+    for caller, there in (
+        (EVERYBODY, "good, good@676f6f64, shady, shady@73686164"),
+        (BAR_SHADY, "good, good@676f6f64"),
+    ):
         with pytest.raises(InvalidValue) as caught:
             planned(caller, draft={"mode": "DRAFT_MODE_ONLY", "arms": ["who"]})
-        assert caught.value.message == f"draft.arms[0]: no such arm or pool; there are {there}, and their arms"
+        assert caught.value.message == f"draft.arms[0]: no such arm or pool; there are {there}"
     with pytest.raises(InvalidValue, match="there is none"):
         planned(Caller("none", frozenset()), draft={"mode": "DRAFT_MODE_ONLY", "arms": ["who"]})
 

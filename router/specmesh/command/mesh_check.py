@@ -1,6 +1,7 @@
 """Every mistake in the configuration of a mesh, said before anything is started."""
 
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,12 @@ from specmesh.router.config import RouterConfig
 from specmesh.runtime.config import ConfigError, ConfigModel, validated
 from specmesh.runtime.given import Given, Keys
 from specmesh.runtime.serving import check_server
+from specmesh.runtime.telemetry.setup import check_packages
 from specmesh.verifier.config import VerifierConfig
 
 FILLED_IN = ("verifiers", "pools")
+PUBLIC_PORT = "router.server.port"
+"""Whoever starts the mesh looks whether it is free, and knows what to do when it is not."""
 PLACEHOLDER = "127.0.0.1:1"
 """Until the services are there and say where."""
 SERVICES: Mapping[type[ConfigModel], str] = {
@@ -38,6 +42,16 @@ def mesh_given(path: Path | None, port: int | None, dtype: str | None) -> Given:
     if port is not None:
         given.add_table({"router": {"server": {"port": port}}}, "--port")
     return given
+
+
+def listening_fault(host: str, port: int) -> str:
+    """Why nothing can listen there now; empty when something can."""
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    try:
+        with socket.create_server((host.strip("[]"), port), family=family):
+            return ""
+    except OSError as error:
+        return str(error.strerror).partition(" (")[0]  # the address stands in parentheses behind it
 
 
 def tree_of(config: MeshConfig) -> dict[str, Any]:
@@ -84,6 +98,7 @@ class _Section:
             return list(error.faults)
         try:
             check_server(config.server, [SERVICES[self.cls]])
+            check_packages(config.telemetry)
             if isinstance(config, RouterConfig):
                 Callers(config)
         except ConfigError as error:
@@ -106,6 +121,8 @@ class _Section:
             other = ports.setdefault((host, port), name)
             if other != name:
                 yield self.given.fault(keys, f"{port} is {other} too", self.keys)
+            elif name != PUBLIC_PORT and (fault := listening_fault(host, port)):
+                yield self.given.fault(keys, f"cannot listen on {host}:{port}: {fault}", self.keys)
 
 
 def _sections(mesh: Given, environ: Mapping[str, str]) -> Iterator[_Section]:

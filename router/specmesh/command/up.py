@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -16,7 +15,7 @@ from rich.console import Console
 from specmesh.client import SpecMeshError
 from specmesh.command.demo_assets import demo_mesh, demo_model
 from specmesh.command.mesh import Mesh, running_mesh
-from specmesh.command.mesh_check import check_mesh, mesh_given
+from specmesh.command.mesh_check import check_mesh, listening_fault, mesh_given
 from specmesh.command.mesh_config import DEFAULT_ADDRESS, DEFAULT_PORT, MeshConfig, mesh_toml
 from specmesh.command.processes import ServiceEnded
 from specmesh.command.views import start_view
@@ -123,13 +122,9 @@ def with_port(config: MeshConfig, port: int | None) -> MeshConfig:
 def require_free_port(server: ServerConfig) -> None:
     """Now and not after the models have loaded. Raises `ConfigError`."""
     host, port = server.host, server.port
-    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-    try:
-        with socket.create_server((host.strip("[]"), port), family=family):
-            return
-    except OSError as error:
-        reason = f"{error.strerror}. Is a mesh running already? --port 0 takes any free port."
-        raise ConfigError(f"cannot listen on {host}:{port}: {reason}") from None
+    if fault := listening_fault(host, port):
+        reason = f"{fault}. Is a mesh running already? --port 0 takes any free port."
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}")
 
 
 def _say_ready(mesh: Mesh, console: Console) -> None:

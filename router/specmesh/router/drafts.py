@@ -137,11 +137,20 @@ class Drafts:
         if record is None:
             facts = ArmFacts(arm, self._trusted[replica.pool], not info.one_hot)
             record = self.arms[arm] = ArmRecord(facts, info.max_block_length, info.max_context_tokens)
+            self._check_fixed(arm)
         if replica not in record.replicas:
             self._leave(replica)
             record.replicas.append(replica)
         if record.quarantined:
             replica.quarantine(record.quarantined)
+
+    def _check_fixed(self, arm: Arm) -> None:
+        """Drafts cost speed only, so a fixed arm that is not there refuses no request; but it is said."""
+        policy = self._config.policy
+        fixed = policy.settings.fixed_arm if policy.name == "fixed" else ""
+        if fixed.startswith(f"{arm.pool}@") and fixed != arm.name:
+            reason = f"policy.settings.fixed_arm: no such arm: {fixed}; there is {arm.name}"
+            _log.warning("the fixed arm is not there", extra={"pool": arm.pool, "reason": reason})
 
     def _leave(self, replica: DraftReplica) -> None:
         for record in list(self.arms.values()):

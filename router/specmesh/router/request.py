@@ -153,7 +153,7 @@ def _named_pools(options: pb.DraftOptions, caller: Caller, offer: Offer) -> tupl
         if len(name) > MAX_ARM_CHARACTERS:
             raise InvalidValue(f"draft.arms[{index}]", f"a name has at most {MAX_ARM_CHARACTERS} characters")
         if name not in pool_of:
-            there = f"there are {', '.join(sorted(caller.pools))}, and their arms" if caller.pools else "there is none"
+            there = f"there are {', '.join(sorted(pool_of))}" if pool_of else "there is none"
             raise InvalidValue(f"draft.arms[{index}]", f"no such arm or pool; {there}")
     return frozenset(pool_of[name] for name in options.arms), frozenset(options.arms)
 

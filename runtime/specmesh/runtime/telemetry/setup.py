@@ -55,6 +55,7 @@ async def open_telemetry(service: str, config: TelemetryConfig) -> AsyncIterator
     if not config.enabled:
         yield NO_TELEMETRY
         return
+    check_packages(config)
     registry = Registry()
     dropped = registry.counter(TELEMETRY_DROPPED)
     resource = _resource(service)
@@ -64,7 +65,6 @@ async def open_telemetry(service: str, config: TelemetryConfig) -> AsyncIterator
     exporter = None
     try:
         if config.otlp_endpoint is not None:
-            _require("opentelemetry.proto", "telemetry.otlp_endpoint")
             from specmesh.runtime.telemetry.otlp import METRICS, TRACES, OtlpExporter
 
             for signal in (TRACES, METRICS):
@@ -94,12 +94,19 @@ def _open_port(
 ) -> "PrometheusPort | None":
     if config.prometheus_port is None:
         return None
-    _require("prometheus_client", "telemetry.prometheus_port")
     from specmesh.runtime.telemetry.prometheus import PrometheusPort
 
     port = PrometheusPort(config.prometheus_host, config.prometheus_port, collect=collect, resource=resource)
     _log.info("metrics for Prometheus", extra={"port": port.port})
     return port
+
+
+def check_packages(config: TelemetryConfig) -> None:
+    """Raises `ConfigError` for the setting whose packages are missing."""
+    if config.prometheus_port is not None:
+        _require("prometheus_client", "telemetry.prometheus_port")
+    if config.otlp_endpoint is not None:
+        _require("opentelemetry.proto", "telemetry.otlp_endpoint")
 
 
 def _require(module: str, setting: str) -> None:
