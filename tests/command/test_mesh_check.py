@@ -88,7 +88,11 @@ def test_all_sections_are_looked_at_and_every_mistake_is_said_with_its_field_and
     ("text", "said"),
     [
         ("[rooter]\n", ["rooter: no such key (from mesh.toml)"]),
-        ('router = "x"', ["router: Input should be a valid dictionary (from mesh.toml)"]),
+        ('router = "x"', ["router: must be a section (from mesh.toml)"]),
+        ("[router]\nserver = 3", ["router.server: must be a section (from mesh.toml)"]),
+        ("[[router]]", ["router: must be a section (from mesh.toml)"]),
+        ('drafts = "x"', ["drafts: must be a list (from mesh.toml)"]),
+        ('drafts = ["x"]', ["drafts.0: must be a section (from mesh.toml)"]),
         ('[[drafts]]\nkind = "lookup"', ["drafts.0.pool: is required (from mesh.toml)"]),
         ('[[drafts]]\npool = "a b"', [f"drafts.0.pool: String should match pattern '{POOL_NAME}' (from mesh.toml)"]),
         ('[[drafts]]\npool = "a"\n[[drafts]]\npool = "a"', ['drafts: two drafts have the pool "a" (from mesh.toml)']),

@@ -82,7 +82,7 @@ def test_text_that_looks_like_a_number_stays_text_where_text_is_wanted(tmp_path:
         ("", {}, {"ratio": "nan"}, ["ratio", "finite"]),
         ("title = ", {}, {}, ["config.toml", "not valid TOML"]),
         ("", {}, {"pools": "[{"}, ["--set pools", "not a TOML value"]),
-        ('server = "x"', {}, {"server__port": "1"}, ["server.port", "is a value, not a section"]),
+        ('server = "x"', {}, {"server__port": "1"}, ["server.port: server is a value, not a section", "config.toml)"]),
         ('[[pools]]\nname = "a"\n', {}, {}, ["pools.0.addresses", "required"]),
     ],
 )

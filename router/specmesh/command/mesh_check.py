@@ -37,11 +37,20 @@ def mesh_given(path: Path | None, port: int | None, dtype: str | None) -> Given:
         given.add_file(path)
     else:
         given.add_table(tree_of(demo_mesh()), "the demo's mesh")
-    if dtype is not None:
+    if dtype is not None and _are_sections(given.tree, ("verifier",)):
         given.add_table({"verifier": {"dtype": dtype}}, "--dtype")
-    if port is not None:
+    if port is not None and _are_sections(given.tree, ("router", "server")):
         given.add_table({"router": {"server": {"port": port}}}, "--port")
     return given
+
+
+def _are_sections(tree: Mapping[str, Any], keys: Keys) -> bool:
+    """Whether a flag's key can be there; where not, the file's mistake is told with all others."""
+    for key in keys:
+        tree = tree.get(key, {})
+        if not isinstance(tree, Mapping):
+            return False
+    return True
 
 
 def listening_fault(host: str, port: int) -> str:

@@ -13,7 +13,15 @@ from pydantic import ValidationError
 Keys = tuple[str, ...]
 
 IS_REQUIRED = "is required"
-WORDS = {"extra_forbidden": "no such key", "missing": IS_REQUIRED}
+SECTION, LIST = "must be a section", "must be a list"
+WORDS = {
+    "extra_forbidden": "no such key",
+    "missing": IS_REQUIRED,
+    "tuple_type": LIST,
+    "dict_type": SECTION,
+    "model_type": SECTION,
+    "model_attributes_type": SECTION,
+}
 """For what pydantic says in words of its own."""
 _FIRST_KEY = re.compile(r"([a-z][a-z0-9_.]*)(: |(?= has no meaning))")
 """A message about several keys together begins with the one it is about."""
@@ -68,10 +76,11 @@ class Given:
 
     def _put(self, keys: Keys, value: object, origin: str) -> None:
         tree = self.tree
-        for key in keys[:-1]:
+        for depth, key in enumerate(keys[:-1], 1):
             tree = tree.setdefault(key, {})
             if not isinstance(tree, dict):
-                raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a section (from {origin})")
+                source = " and ".join(self.origins(keys[:depth])) or origin
+                raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a section (from {source})")
         tree[keys[-1]] = value
         self._origins = {each: known for each, known in self._origins.items() if each[: len(keys)] != keys}
         self._origins[keys] = origin
