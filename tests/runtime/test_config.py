@@ -69,6 +69,11 @@ def test_lists_and_tables_are_given_as_toml(tmp_path: Path) -> None:
     assert load(tmp_path, "", environ).pools == (Pool(name="code", addresses=("h:1", "h:2")),)
 
 
+def test_true_and_false_are_given_where_they_are_meant(tmp_path: Path) -> None:
+    assert load(tmp_path, "[server]\nreflection = true").server.reflection
+    assert load(tmp_path, "", {"SPECMESH_EXAMPLE__SERVER__REFLECTION": "true"}).server.reflection
+
+
 def test_text_that_looks_like_a_number_stays_text_where_text_is_wanted(tmp_path: Path) -> None:
     assert load(tmp_path, title="007").title == "007"
 
@@ -124,6 +129,9 @@ def test_other_variables_of_the_environment_are_not_read(tmp_path: Path) -> None
             "server.min_drain_seconds: must not exceed drain_seconds (from config.toml)",
         ),
         ("needed = 1", {}, {"pools": '[{name = "q", addresses = []}]'}, "pools: q is taken (from --set pools)"),
+        ("needed = true", {}, {}, "needed: must be a number (from config.toml)"),
+        ("needed = 1\nratio = false", {}, {}, "ratio: must be a number (from config.toml)"),
+        ("needed = 1\n[server]\nhealth_port = true", {}, {}, "server.health_port: must be a number (from config.toml)"),
         ("needed = 7", {}, {"title": "x"}, "needed: 7 is not there (from config.toml)"),
         ("needed = 1", {}, {"pools": '[{name = "", addresses = []}]'}, "pools.0.name: is empty (from --set pools)"),
         ("needed = 1\n[server.tls]\ncert_file = 'c'", {}, {}, "server.tls.key_file: is required (from config.toml)"),

@@ -186,8 +186,10 @@ class RouterConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _certificates_have_an_authority(self) -> Self:
-        if self.tls is None and (self.verifier_server_name or any(pool.server_name for pool in self.pools)):
-            raise ValueError("verifier_server_name and pools.server_name have no meaning without tls")
+        if self.tls is None and self.verifier_server_name:
+            raise ValueError("verifier_server_name: has no meaning without tls")
+        if self.tls is None and any(pool.server_name for pool in self.pools):
+            raise ValueError("pools: server_name has no meaning without tls")
         if any(caller.identities for caller in self.callers) and not (
             self.server.tls and self.server.tls.client_ca_file
         ):

@@ -7,9 +7,19 @@ A value that starts with `[`, `{` or a quote is read as TOML, anything else as t
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from types import UnionType
+from typing import Annotated, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from specmesh.runtime.address import Host
 from specmesh.runtime.given import ConfigError, Given, Keys
@@ -33,9 +43,24 @@ class ConfigModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
+        """pydantic would take it for a 1."""
+        kinds = _kinds(cls.model_fields[info.field_name or ""].annotation) if isinstance(value, bool) else frozenset()
+        if not kinds.isdisjoint((int, float)) and bool not in kinds:
+            raise ValueError("must be a number")
+        return value
+
     def faults(self) -> Iterable[tuple[str, str]]:
         """Key and fault of what types and validators cannot say, as that a file is not there; none by default."""
         return ()
+
+
+def _kinds(annotation: object) -> frozenset[object]:
+    """The types that a value may have; numbers with units among the whole ones."""
+    parts = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
+    return frozenset(int if part is ByteSize else part for part in parts)
 
 
 class TlsConfig(ConfigModel):

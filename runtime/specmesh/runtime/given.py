@@ -23,7 +23,7 @@ WORDS = {
     "model_attributes_type": SECTION,
 }
 """For what pydantic says in words of its own."""
-_FIRST_KEY = re.compile(r"([a-z][a-z0-9_.]*)(: |(?= has no meaning))")
+_FIRST_KEY = re.compile(r"([a-z][a-z0-9_.]*)(: | (?!and ))")
 """A message about several keys together begins with the one it is about."""
 
 

@@ -2,12 +2,14 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from specmesh.runtime.config import ConfigModel
 
 MAX_CANDIDATE_LENGTH = 64
 
 
-class PolicySettings(BaseModel):
+class PolicySettings(ConfigModel):
     """What an operator may set.
 
     candidate_lengths: block lengths a bandit chooses among; 0 is plain decoding. An arm or a session that allows less
@@ -24,8 +26,6 @@ class PolicySettings(BaseModel):
     score_share: share of the time that asking one of them may cost, as steps beside it are slower.
     probe_share: share of the time that it spends on arms that have not been played for long.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     candidate_lengths: tuple[int, ...] = (0, 2, 4, 8)
     reward: Literal["goodput", "acceptance"] = "goodput"
