@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from specmesh.runtime.access import Access
 from specmesh.runtime.errors import Draining, InvalidValue, MeshError, NotRead, Overloaded
+from specmesh.runtime.reading import WatchedWriter
 from specmesh.runtime.status import error_metadata
 
 _log = logging.getLogger(__name__)
@@ -139,26 +140,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         await answer
                         return
                     # Written, not yielded on: a call that is cancelled while it writes then ends here, in its own task.
-                    async with aclosing(answer) as responses:
-                        async for response in responses:
-                            await self._write(context, response)
+                    with WatchedWriter(context, self._max_unread_seconds) as writer:
+                        async with aclosing(answer) as responses:
+                            async for response in responses:
+                                await writer.write(response)
             except NotRead as error:
                 await _end_unread(context, error)
             except Exception as error:  # noqa: BLE001  the last stop before the wire: every failure gets a status
                 await _abort(context, error, method)
 
         return call
-
-    async def _write(self, context: "Context", response: object) -> None:
-        """Hand a message to gRPC, which takes it while the client reads. Raises `NotRead`."""
-        try:
-            async with asyncio.timeout(self._max_unread_seconds):
-                await context.write(response)
-        except TimeoutError:
-            raise NotRead(
-                f"server.max_unread_seconds: nothing of this stream was taken for {self._max_unread_seconds:g} s; read "
-                "it as it comes. A generation goes on by another request with what came as continuation_token_ids"
-            ) from None
 
 
 NO_MESSAGE = "its bytes are no message of this method"
