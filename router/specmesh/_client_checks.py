@@ -9,6 +9,7 @@ from specmesh._client_results import InvalidRequest
 
 MOST_REQUEST_BYTES = 1 << 30
 """gRPC's buffers for retries count in 32 bits."""
+MAX_REQUEST_WORDS = f"must be a whole number from 1 to {MOST_REQUEST_BYTES}"
 MAX_TIMEOUT_SECONDS = 10 * 365 * 86_400
 """Beyond some centuries a deadline no longer fits a timestamp."""
 
@@ -34,9 +35,25 @@ def checked_resumes(resumes: object) -> int:
 
 def checked_request_bytes(max_request_bytes: object) -> int:
     """Of the largest request. Raises `InvalidRequest`."""
-    if not isinstance(max_request_bytes, Integral) or not 1 <= int(max_request_bytes) <= MOST_REQUEST_BYTES:
-        raise refusal("max_request_bytes", f"must be a whole number from 1 to {MOST_REQUEST_BYTES}")
+    if not isinstance(max_request_bytes, Integral) or isinstance(max_request_bytes, bool):
+        raise refusal("max_request_bytes", MAX_REQUEST_WORDS)
+    if not 1 <= int(max_request_bytes) <= MOST_REQUEST_BYTES:
+        raise refusal("max_request_bytes", MAX_REQUEST_WORDS)
     return int(max_request_bytes)
+
+
+def checked_flag(name: str, value: object) -> bool:
+    """Raises `InvalidRequest` naming the option."""
+    if not isinstance(value, bool):
+        raise refusal(name, "must be True or False")
+    return value
+
+
+def checked_tracer(tracer: object) -> object:
+    """An OpenTelemetry tracer, a traceparent, or None. Raises `InvalidRequest`."""
+    if tracer is not None and not isinstance(tracer, str) and not hasattr(tracer, "start_span"):
+        raise refusal("tracer", "must be an OpenTelemetry Tracer, or a W3C traceparent")
+    return tracer
 
 
 def checked_target(target: object) -> str:

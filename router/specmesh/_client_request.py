@@ -171,7 +171,8 @@ def _guard(path: str, expected: str, act: Callable[..., T], *arguments: object) 
     try:
         return act(*arguments)
     except (KeyError, ValueError, TypeError, OverflowError, AttributeError):
-        given = ", got None; leave the option out for its default" if arguments[-1] is None else ""
+        none_given = act is _assign and arguments[-1] is None
+        given = ", got None; leave the option out for its default" if none_given else ""
         raise refusal(path, f"must be {expected}{given}") from None
 
 

@@ -140,7 +140,7 @@ ERRORS: Mapping[grpc.StatusCode, type[SpecMeshError]] = {
 }
 
 
-_TOO_LARGE = re.compile(r"SERVER: .*larger than max \(([0-9]+) vs\. ([0-9]+)\)")
+_TOO_LARGE = re.compile(r"(SERVER|CLIENT): (Sent|Received) message larger than max \(([0-9]+) vs\. ([0-9]+)\)")
 """gRPC's own words for what no code of the router has seen."""
 
 
@@ -157,18 +157,21 @@ class _FailedCall(Protocol):
 def error_from_rpc(failure: grpc.RpcError) -> SpecMeshError:
     """The exception for a failed call, with what its `google.rpc.Status` says."""
     call = cast(_FailedCall, failure)
-    if too_large := _TOO_LARGE.search(call.details() or ""):
-        return InvalidRequest(
-            call.code(),
-            f"input: a message of {too_large[1]} bytes, and the router takes {too_large[2]} "
-            "(server.max_message_bytes): shorten the prompt",
-            field="input",
-        )
+    if too_large := _TOO_LARGE.fullmatch(call.details() or ""):
+        return _too_large(call.code(), *too_large.groups())
     found: dict[str, Any] = {}
     for key, value in call.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             found |= _read_details(value)
     return ERRORS.get(call.code(), SpecMeshError)(call.code(), call.details() or "", **found)
+
+
+def _too_large(code: grpc.StatusCode, side: str, way: str, size: str, limit: str) -> InvalidRequest:
+    if (side, way) in (("SERVER", "Received"), ("CLIENT", "Sent")):
+        problem = f"input: a message of {size} bytes, and the router takes {limit} (server.max_message_bytes)"
+        return InvalidRequest(code, f"{problem}: shorten the prompt", field="input")
+    problem = f"output: a message of {size} bytes, and {limit} are {'sent' if way == 'Sent' else 'taken'}"
+    return InvalidRequest(code, f"{problem}: stream it (without unary), or ask for less", field="output")
 
 
 def _read_details(raw: bytes) -> dict[str, Any]:

@@ -20,11 +20,14 @@ from google.protobuf.message import Message
 
 from specmesh._client_channel import Tls, async_channel, channel
 from specmesh._client_checks import (
+    checked_flag,
     checked_request_bytes,
     checked_resumes,
     checked_target,
     checked_timeout,
     checked_token,
+    checked_tracer,
+    refusal,
 )
 from specmesh._client_request import MAX_REQUEST_BYTES, Options, Prompt, build_request
 from specmesh._client_results import (
@@ -97,11 +100,14 @@ class _Connection:
         if unknown := options.keys() - ConnectionOptions.__annotations__.keys():
             raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")
         self._token: Any = checked_token(options.get("token"))
-        if self._token is not None and tls is None and not options.get("plaintext_token", False):
+        if tls is not None and not isinstance(tls, Tls):
+            raise refusal("tls", "must be specmesh.client.Tls(...)")
+        plaintext_token = checked_flag("plaintext_token", options.get("plaintext_token", False))
+        if self._token is not None and tls is None and not plaintext_token:
             raise ValueError("a token needs tls, or plaintext_token=True where something else encrypts")
         self._timeout = checked_timeout(options.get("timeout", 60.0))
         self._resumes = checked_resumes(options.get("resumes", 3))
-        self._tracer = options.get("tracer")
+        self._tracer = checked_tracer(options.get("tracer"))
         self._max_bytes = checked_request_bytes(options.get("max_request_bytes", MAX_REQUEST_BYTES))
         self._channel = connect(self._max_bytes)
         self._stub: Any = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]

@@ -178,6 +178,24 @@ def test_numbers_of_numpy_are_numbers(integer: Any) -> None:
     assert (list(request.tokens.ids), request.stop.max_output_tokens, list(request.stop.token_ids)) == ([3, 4], 2, [5])
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tls": True}, "tls: must be specmesh.client.Tls(...)"),
+        ({"plaintext_token": "yes"}, "plaintext_token: must be True or False"),
+        ({"plaintext_token": None}, "plaintext_token: must be True or False"),
+        ({"tracer": 5}, "tracer: must be an OpenTelemetry Tracer, or a W3C traceparent"),
+        ({"max_request_bytes": True}, "max_request_bytes: must be a whole number from 1 to 1073741824"),
+        ({"max_request_bytes": 0}, "max_request_bytes: must be a whole number from 1 to 1073741824"),
+        ({"timeout": None}, "timeout: must be a positive number of seconds, at most 315360000 (ten years)"),
+    ],
+)
+def test_what_a_client_cannot_be_given_is_refused_by_name(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Client("localhost:1", **options)
+    assert refused.value.message == words
+
+
 @pytest.mark.parametrize("resumes", [None, True, -1, 1.5, "3"])
 def test_a_number_of_resumes_that_is_none_is_refused_by_name(resumes: Any) -> None:
     with pytest.raises(InvalidRequest) as refused:

@@ -13,7 +13,8 @@ from specmesh.router.output import Output
 from specmesh.router.service import hand_failure
 from specmesh.router.session import Session
 from specmesh.router.text import Tokenizer
-from specmesh.runtime.errors import MeshError, NoVerifier
+from specmesh.runtime.errors import InvalidValue, MeshError, NoVerifier
+from specmesh.runtime.streams import DEFAULT_MAX_MESSAGE_BYTES
 from specmesh.runtime.types import FinishReason, StepResult, TokenLogprob
 from specmesh.v1 import router_service_pb2 as pb
 
@@ -22,13 +23,16 @@ PIECES = ["<unk>", "al", "pha ", "be", "ta", " ga", "The quick brown", " fox", "
 
 
 def make_output(
-    pieces: list[str] | None = None, max_unread_bytes: int = 1 << 20, **plan: Any
+    pieces: list[str] | None = None,
+    max_unread_bytes: int = 1 << 20,
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    **plan: Any,
 ) -> tuple[Session, Output]:
     session = make_session(max_output_tokens=60, **plan)
     text = None
     if pieces is not None:
         text = Tokenizer(to_bytes(of_pieces(pieces))).stream(session.plan.stop_strings)
-    return session, Output(session, text, STARTED, max_unread_bytes)
+    return session, Output(session, text, STARTED, max_unread_bytes, max_message_bytes)
 
 
 def emit(session: Session, output: Output, *token_ids: int, **fields: Any) -> StepResult:
@@ -141,6 +145,16 @@ async def test_a_client_that_does_not_read_stops_its_own_session() -> None:
     await anext(events)
     await anext(events)
     await asyncio.wait_for(output.room(), 1)
+
+
+async def test_an_output_that_no_message_can_hold_is_refused_in_words() -> None:
+    session, output = make_output(unary=True, max_unread_bytes=1024, max_message_bytes=2048)
+    for _ in range(3000):
+        emit(session, output, 9)
+    output.finish(FinishReason.LENGTH)
+    with pytest.raises(InvalidValue, match=r"3[0-9]{3} bytes; server\.max_message_bytes is 2048: stream it") as refused:
+        await collect(output)
+    assert refused.value.field == "output.unary"
 
 
 async def test_offsets_continue_after_a_continuation_and_its_tokens_are_not_sent_again() -> None:

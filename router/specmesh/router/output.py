@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator
 
 from specmesh.router.session import Session, Usage, cut_result
 from specmesh.router.text import TextStream
+from specmesh.runtime.errors import InvalidValue
+from specmesh.runtime.streams import DEFAULT_MAX_MESSAGE_BYTES
 from specmesh.runtime.types import FinishReason, StepResult
 from specmesh.runtime.wire import FINISH_TO_PROTO, logprob_to_proto
 from specmesh.v1 import router_service_pb2 as pb
@@ -16,13 +18,19 @@ class Output:
     """
 
     def __init__(
-        self, session: Session, text: TextStream | None, started: pb.GenerationStarted, max_unread_bytes: int
+        self,
+        session: Session,
+        text: TextStream | None,
+        started: pb.GenerationStarted,
+        max_unread_bytes: int,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         plan = session.plan
         self._session = session
         self._text = text
         self._started: pb.GenerationStarted | None = started
-        self._max_unread_bytes = max_unread_bytes
+        self._max_unread_bytes = min(max_unread_bytes, max_message_bytes // 2)
+        self._max_message_bytes = max_message_bytes
         self._unary = plan.unary
         self._interval = plan.min_chunk_interval
         self._due = 0.0
@@ -108,16 +116,25 @@ class Output:
             ended, delta = self._ended.is_set(), self._take()
             if self._error is not None and (self._unary or delta is None):
                 raise self._error
+            response = None if delta is None else self._response(delta)
             if self._started is not None and (delta is not None or ended):
                 yield pb.GenerateResponse(started=self._started)
                 self._started = None
-            if delta is not None:
-                yield pb.GenerateResponse(delta=delta)
+            if response is not None:
+                yield response
             if self._error is not None:
                 raise self._error
             if ended:
                 yield pb.GenerateResponse(finished=self._finished)
                 return
+
+    def _response(self, delta: pb.OutputDelta) -> pb.GenerateResponse:
+        """Raises `InvalidValue` for one that no message can hold: streamed ones are far below that."""
+        response = pb.GenerateResponse(delta=delta)
+        if self._unary and (size := response.ByteSize()) > self._max_message_bytes:
+            limit = f"server.max_message_bytes is {self._max_message_bytes}"
+            raise InvalidValue("output.unary", f"the output has {size} bytes; {limit}: stream it, or ask for less")
+        return response
 
     async def _until_due(self) -> None:
         await (self._ended if self._unary else self._something).wait()

@@ -116,7 +116,9 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
     async def _run(self, session: Session, offer: Offer, until: float) -> AsyncGenerator[pb.GenerateResponse]:
         """The session's events, while its steps run beside them; both end together."""
         text = offer.text.stream(session.plan.stop_strings) if offer.text else None
-        output = Output(session, text, _started(session, offer.target), self._config.limits.max_unread_bytes)
+        config = self._config
+        limits = config.limits.max_unread_bytes, config.server.max_message_bytes
+        output = Output(session, text, _started(session, offer.target), *limits)
         steps = asyncio.create_task(generate(session, self._mesh, output, until))
         steps.add_done_callback(lambda task: hand_failure(output, task))
         try:
