@@ -74,6 +74,12 @@ def test_true_and_false_are_given_where_they_are_meant(tmp_path: Path) -> None:
     assert load(tmp_path, "", {"SPECMESH_EXAMPLE__SERVER__REFLECTION": "true"}).server.reflection
 
 
+def test_a_table_that_is_given_replaces_the_whole_section(tmp_path: Path) -> None:
+    text = "[server]\nport = 1\ndrain_seconds = 7\n"
+    server = load(tmp_path, text, server="{port = 2}").server
+    assert (server.port, server.drain_seconds) == (2, ServerConfig().drain_seconds)
+
+
 def test_text_that_looks_like_a_number_stays_text_where_text_is_wanted(tmp_path: Path) -> None:
     assert load(tmp_path, title="007").title == "007"
 

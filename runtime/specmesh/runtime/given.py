@@ -61,9 +61,13 @@ class Given:
                 self._put((*at, key), value, origin)
 
     def add_text(self, keys: Keys, text: str, origin: str) -> None:
-        """One value as text; what starts with `[`, `{` or a quote is TOML. Raises `ConfigError`."""
+        """One value as text; what starts with `[`, `{` or a quote is TOML, and a table replaces a whole section.
+
+        Raises `ConfigError`.
+        """
         value = _parse(text, origin)
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict):
+            self._put(keys, {}, origin)
             self.add_table(value, origin, keys)
         else:
             self._put(keys, value, origin)
