@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,6 +37,8 @@ SMALL = Tuning(
     most_candidates=32,
 )
 """Cut so small that rows of a hundred tokens have several chunks, tiles, groups, and rows longer than a tile."""
+SLOW_WAY = replace(SMALL, few_candidates=2, most_candidates=2)
+"""Hardly any candidate fits, so the edge is searched over whole rows."""
 DRAFT_TUNING = (SMALL, DraftTuning(chunk=32, group=8))
 
 
@@ -99,14 +102,15 @@ def compiled_batch(batch: VerifyBatch, sampling: Sampling) -> VerifyResult:
 class Alike:
     """`ops.verify` and the compiled form at once: the reference's outcomes, once the kernel's are seen to be the same.
 
-    On a GPU every session is compared; under the interpreter `SESSIONS` sessions of the first `CALLS` calls of a test.
+    On a GPU every session is compared; under the interpreter `sessions` sessions of the first `left` calls of a test.
     """
 
-    CALLS = 2
-    SESSIONS = 2
-
     def __init__(self) -> None:
-        self.left = self.CALLS
+        self.begin()
+
+    def begin(self) -> None:
+        """A test begins; it may ask for more."""
+        self.left = self.sessions = 2
 
     def verify(
         self,
@@ -119,7 +123,7 @@ class Alike:
         wanted = ops.verify(logits, inputs, vocabulary_size=vocabulary_size, num_top=num_top)
         if not inputs or not self._turn():
             return wanted
-        number = len(inputs) if DEVICE.type == "cuda" else self.SESSIONS
+        number = len(inputs) if DEVICE.type == "cuda" else self.sessions
         some = inputs[:number]
         rows = sum(len(item.draft_token_ids) + 1 for item in some)
         got = compiled_verify(
@@ -139,7 +143,7 @@ class Alike:
         wanted = ops.draft_step(logits, inputs, vocabulary_size=vocabulary_size, token_map=token_map)
         if not inputs or not self._turn():
             return wanted
-        number = len(inputs) if DEVICE.type == "cuda" else self.SESSIONS
+        number = len(inputs) if DEVICE.type == "cuda" else self.sessions
         got = compiled_draft(logits[:number], inputs[:number], vocabulary_size, token_map)
         same_drafts(got, wanted[:number])
         return wanted

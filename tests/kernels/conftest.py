@@ -6,4 +6,4 @@ from compiled_verify import ALIKE
 
 @pytest.fixture(autouse=True)
 def _compare_in_every_test() -> None:
-    ALIKE.left = ALIKE.CALLS
+    ALIKE.begin()

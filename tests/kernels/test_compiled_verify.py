@@ -6,17 +6,14 @@ import sys
 import numpy as np
 import pytest
 import torch
-from compiled_verify import SMALL, compiled_verify
+from compiled_verify import SLOW_WAY, SMALL, compiled_draft, compiled_verify
 
 from specmesh.kernels.compiled.forms import Tuning
-from specmesh.kernels.inputs import VerifyInput
+from specmesh.kernels.inputs import DraftInput, VerifyInput
 from specmesh.kernels.ops import verify
 from specmesh.runtime.contract import ROW_TOTAL
 from specmesh.runtime.rows import RowArrays
 from specmesh.runtime.types import Rule, Sampling
-
-SLOW_WAY = Tuning(chunk=32, draw_tile=32, row_tile=16, long_row_tile=16, group=8, few_candidates=2, most_candidates=2)
-"""Hardly any candidate fits, so the edge is searched over whole rows."""
 
 
 def logits_of(rows: int, size: int) -> torch.Tensor:
@@ -149,13 +146,14 @@ def test_more_rows_than_a_launch_can_have_are_an_error() -> None:
         compiled_verify(torch.zeros(65_536, 2), items, vocabulary_size=2)
 
 
-def test_wrong_shapes_and_missing_counts_are_errors() -> None:
-    assert compiled_verify(torch.zeros(0, 3), [], vocabulary_size=3) == []
-    with pytest.raises(ValueError, match="2 rows of logits for 0 drafts of 1 sessions"):
-        compiled_verify(torch.zeros(2, 3), [VerifyInput(0, [], [], Sampling(), Rule.BLOCK, 1)], vocabulary_size=3)
-    item = VerifyInput(0, [], [], Sampling(presence_penalty=1.0), Rule.BLOCK, 1)
-    with pytest.raises(ValueError, match="token_counts"):
-        compiled_verify(torch.zeros(1, 3), [item], vocabulary_size=3)
+def test_more_ids_than_there_is_code_for_are_an_error() -> None:
+    item = VerifyInput(0, [], [], Sampling(), Rule.BLOCK, 1)
+    ask = DraftInput(0, 0, Sampling(), Rule.BLOCK, 1, None, 128, 1.0)
+    logits = torch.zeros(1, 128 * SMALL.chunk + 1)
+    with pytest.raises(ValueError, match="at most 4096 ids, got 4097"):
+        compiled_verify(logits, [item], vocabulary_size=4097)
+    with pytest.raises(ValueError, match="at most 4096 ids, got 4097"):
+        compiled_draft(logits, [ask], 4097)
 
 
 def test_the_ops_need_no_triton() -> None:

@@ -90,25 +90,6 @@ def processors(sampling: Sampling) -> hf.LogitsProcessorList:
     return chain
 
 
-def test_three_temperatures_in_one_batch_keep_apart() -> None:
-    """C1: [2, 1, 0, -1] at 0.5 is [.865, .117, .016, .002], with top-k 2 [.881, .119, 0, 0]."""
-    logits = torch.tensor([2.0, 1.0, 0.0, -1.0]).repeat(3, 1)
-    samplings = [Sampling(temperature=0.5), Sampling(temperature=0.5, top_k=2), Sampling(temperature=1.7)]
-    params = pack_law(samplings, [None] * 3)
-    laws = log_law(logits, params, torch.arange(3)).exp()
-    assert laws[0].tolist() == pytest.approx([0.865, 0.117, 0.016, 0.002], abs=6e-4)
-    assert laws[1].tolist() == pytest.approx([0.881, 0.119, 0, 0], abs=6e-4)
-    assert laws[2].tolist() == pytest.approx(torch.softmax(logits[0] / 1.7, dim=0).tolist(), abs=1e-6)
-
-
-def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:
-    """C8: [.3, .1, .1, .5] at .79; four equal ones at .5 keep ids 0 and 1; at 1e-6 only the top id."""
-    probs = torch.tensor([0.3, 0.1, 0.1, 0.5])
-    assert law_of(probs.log(), Sampling(top_p=0.79)).tolist() == pytest.approx([0.375, 0, 0, 0.625], abs=1e-6)
-    assert law_of(torch.full((4,), 0.25).log(), Sampling(top_p=0.5)).tolist() == pytest.approx([0.5, 0.5, 0, 0])
-    assert law_of(probs.log(), Sampling(top_p=1e-6)).tolist() == [0, 0, 0, 1]
-
-
 def test_ties_keep_the_lower_id() -> None:
     ties = torch.tensor([1.0, 3.0, 3.0, 3.0, 1.0])
     assert law_of(ties, Sampling(top_k=2)).tolist() == pytest.approx([0, 0.5, 0.5, 0, 0])

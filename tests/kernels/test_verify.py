@@ -1,129 +1,79 @@
-"""`verify` on small cases, reference and kernel alike: laws over many draws, and what a step may and may not do."""
+"""`verify` on small cases, reference and kernel alike: what a step may and may not do."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from compiled_verify import ALIKE
+from compiled_verify import ALIKE, compiled_verify
 from torch import Tensor
+from verify_blocks import RULES, block, log_rows, row_of
 
-from specmesh.kernels.inputs import DraftInput, VerifyInput, VerifyOutcome
-from specmesh.runtime.contract import ROW_TOTAL
-from specmesh.runtime.rows import RowArrays, check_block, decode_row, encode_row
+from specmesh.kernels.inputs import VerifyInput, VerifyOutcome
+from specmesh.kernels.reference.philox import key_tensor, philox, uniform_from_words
+from specmesh.runtime.contract import ROW_TOTAL, Purpose
+from specmesh.runtime.rows import check_block, encode_row
 from specmesh.runtime.types import BlockRefusal, Rule, Sampling
 
-DRAWS = 10_000
-RULES = [Rule.BLOCK, Rule.TOKEN, Rule.COUPLED]
-PLAIN = Sampling()
-verify, draft_step = ALIKE.verify, ALIKE.draft_step
-
-
-def log_rows(*rows: Sequence[float]) -> Tensor:
-    return torch.tensor(rows).log()
-
-
-def block(
-    tokens: Sequence[int] = (),
-    rows: Sequence[RowArrays] = (),
-    *,
-    sampling: Sampling = PLAIN,
-    rule: Rule = Rule.BLOCK,
-    key: int = 1,
-    start: int = 3,
-    counts: Mapping[int, int] | None = None,
-) -> VerifyInput:
-    return VerifyInput(start, tokens, rows, sampling, rule, key, counts)
+verify = ALIKE.verify
 
 
 def verify_one(logits: Tensor, item: VerifyInput, num_top: int | None = None) -> VerifyOutcome:
     return verify(logits, [item], vocabulary_size=logits.shape[1], num_top=[num_top])[0]
 
 
-def many(logits: Tensor, make: Callable[[int], VerifyInput], draws: int = DRAWS) -> list[VerifyOutcome]:
-    """The same block with `draws` different keys, in one batch."""
-    return verify(logits.repeat(draws, 1), [make(key) for key in range(draws)], vocabulary_size=logits.shape[1])
-
-
-def first_tokens(outcomes: Sequence[VerifyOutcome], items: Callable[[int], VerifyInput], size: int) -> list[float]:
-    """Shares of the first emitted token."""
-    firsts = [
-        items(key).draft_token_ids[0] if outcome.num_accepted else outcome.next_token
-        for key, outcome in enumerate(outcomes)
-    ]
-    return (np.bincount(firsts, minlength=size) / len(firsts)).tolist()  # type: ignore[no-any-return]
-
-
-def close_to(law: Sequence[float], draws: int = DRAWS) -> object:
-    """Five standard deviations of the widest share."""
-    return pytest.approx(law, abs=2.5 / draws**0.5)
-
-
-def row_of(*weights: float) -> RowArrays:
-    """A row over ids 0.. from shares that are multiples of 2^-24 nearly enough."""
-    exact = [round(weight * ROW_TOTAL) for weight in weights]
-    exact[0] += ROW_TOTAL - sum(exact)
-    kept = [i for i, weight in enumerate(exact) if weight]
-    return np.array(kept, dtype=np.uint32), np.array([exact[i] for i in kept], dtype=np.uint32)
-
-
-def drafted(probs: Sequence[float], sampling: Sampling, max_row: int = 128) -> list[tuple[int, RowArrays]]:
-    """What an honest draft with these probabilities proposes at position 3, for keys 0, 1, ..."""
-    items = [DraftInput(3, 0, sampling, Rule.BLOCK, key, None, max_row, 0.995) for key in range(DRAWS)]
-    tokens = draft_step(log_rows(probs).expand(DRAWS, -1), items, vocabulary_size=len(probs))
-    return [(token.token_id, decode_row(token.row)) for token in tokens if token.row is not None]
-
-
 @pytest.mark.parametrize("rule", RULES)
+def test_samplings_of_a_batch_keep_apart(rule: Rule) -> None:
+    """C1: each by its own law, which the log-probabilities of the drawn tokens show."""
+    row = torch.tensor([2.0, 1.0, 0.0, -1.0])
+    samplings = [Sampling(temperature=0.5), Sampling(temperature=0.5, top_k=2), Sampling(temperature=1.7)]
+    laws = [[0.865, 0.117, 0.016, 0.002], [0.881, 0.119, 0, 0], torch.softmax(row / 1.7, dim=0).tolist()]
+    items = [block(sampling=samplings[key % 3], rule=rule, key=key) for key in range(12)]
+    ALIKE.sessions = len(items)
+    outcomes = verify(row.repeat(12, 1), items, vocabulary_size=4, num_top=[0] * 12)
+    assert any(outcome.next_token for outcome in outcomes)
+    for key, outcome in enumerate(outcomes):
+        assert np.exp(outcome.logprobs[0].logprob) == pytest.approx(laws[key % 3][outcome.next_token], abs=6e-4)
+
+
+@pytest.mark.parametrize("rule", [Rule.BLOCK, Rule.COUPLED])
 @pytest.mark.parametrize(
-    ("options", "law"),
+    ("probs", "top_p", "law"),
     [
-        ({"temperature": 0.5}, [0.865, 0.117, 0.016, 0.002]),
-        ({"temperature": 0.5, "top_k": 2}, [0.881, 0.119, 0, 0]),
-        ({"temperature": 1.7}, [0.4988, 0.2770, 0.1538, 0.0854]),
+        ([0.3, 0.1, 0.1, 0.5], 0.79, {0: 0.375, 3: 0.625}),
+        ([0.25] * 4, 0.5, {0: 0.5, 1: 0.5}),
+        ([0.3, 0.1, 0.1, 0.5], 1e-6, {3: 1.0}),
     ],
 )
-def test_the_law_survives_a_one_hot_draft(rule: Rule, options: dict[str, float], law: list[float]) -> None:
-    """C1: target logits [2, 1, 0, -1], draft one-hot on 0."""
-    sampling = Sampling(**options)  # type: ignore[arg-type]
-
-    def make(key: int) -> VerifyInput:
-        return block([0], sampling=sampling, rule=rule, key=key)
-
-    outcomes = many(torch.tensor([2.0, 1.0, 0.0, -1.0]).repeat(2, 1), make)
-    assert first_tokens(outcomes, make, 4) == close_to(law)
-
-
-@pytest.mark.parametrize("rule", [Rule.BLOCK, Rule.TOKEN])
-def test_recovered_tokens_come_from_the_residual(rule: Rule) -> None:
-    """C3: T = [.5, .3, .2], D = [.2, .5, .3]: every rejection emits 0; law T, acceptance .70."""
-    law = [0.5, 0.3, 0.2]
-    row = row_of(0.2, 0.5, 0.3)
-    tokens = np.random.default_rng(3).choice(3, size=DRAWS, p=[0.2, 0.5, 0.3]).tolist()
-
-    def make(key: int) -> VerifyInput:
-        return block([tokens[key]], [row], rule=rule, key=key)
-
-    outcomes = many(log_rows(law, law), make)
-    assert all(outcome.next_token == 0 for outcome in outcomes if not outcome.num_accepted)
-    assert sum(outcome.num_accepted for outcome in outcomes) / DRAWS == pytest.approx(0.7, abs=0.025)
-    assert first_tokens(outcomes, make, 3) == close_to(law)
+def test_top_p_keeps_the_smallest_set_that_reaches_it(
+    rule: Rule, probs: list[float], top_p: float, law: dict[int, float]
+) -> None:
+    """C8."""
+    items = [block(sampling=Sampling(top_p=top_p), rule=rule, key=key) for key in range(8)]
+    ALIKE.sessions = len(items)
+    outcomes = verify(log_rows(probs).repeat(8, 1), items, vocabulary_size=4, num_top=[0] * 8)
+    assert {outcome.next_token for outcome in outcomes} == set(law)
+    for outcome in outcomes:
+        assert np.exp(outcome.logprobs[0].logprob) == pytest.approx(law[outcome.next_token], abs=1e-5)
 
 
 @pytest.mark.parametrize("rule", [Rule.BLOCK, Rule.TOKEN])
-def test_the_residual_is_drawn_with_a_number_of_its_own(rule: Rule) -> None:
-    """C4: T = [.2, .4, .4], D one-hot on 0: law T; one uniform for both draws gives [.2, .3, .5]."""
-    law = [0.2, 0.4, 0.4]
-
-    def make(key: int) -> VerifyInput:
-        return block([0], rule=rule, key=key)
-
-    assert first_tokens(many(log_rows(law, law), make), make, 3) == close_to(law)
+def test_temperature_is_in_what_is_accepted(rule: Rule) -> None:
+    """C1: T(0) = .865 at 0.5 and .644 at 1; uniforms between the two tell which it was."""
+    keys = range(200)
+    uniforms = uniform_from_words(philox(key_tensor(keys), (3, 0, int(Purpose.ACCEPT), 0))[0]).tolist()
+    between = [key for key in keys if 0.66 < uniforms[key] < 0.85][:2]
+    items = [block([0], sampling=Sampling(temperature=0.5), rule=rule, key=key) for key in between]
+    outcomes = verify(torch.tensor([2.0, 1.0, 0.0, -1.0]).repeat(4, 1), items, vocabulary_size=4)
+    assert [outcome.num_accepted for outcome in outcomes] == [1, 1]
 
 
 def test_a_token_outside_its_own_row_is_a_bad_block() -> None:
-    """C5: T = 1e-6 where D = 0: the check before the kernel refuses it, wherever the draw falls."""
+    """C5: T = 1e-6 where D = 0: the check before the kernel refuses it, wherever the draw falls; nor is it kept."""
     row = row_of(0.5, 0.0, 0.5)
+    for rule in (Rule.BLOCK, Rule.TOKEN):
+        outcome = verify_one(log_rows(*[[0.5, 1e-6, 0.499999]] * 2), block([1], [row], rule=rule))
+        assert outcome.num_accepted == 0
     refused = {
         check_block([1], [encode_row(*row)], vocabulary_size=3, draft_key=key, block_start=3)[0] for key in range(20)
     }
@@ -155,19 +105,6 @@ def test_a_faulty_row_matters_only_to_a_step_that_gets_there(rule: Rule, tempera
     assert (wrong.finite, wrong.num_accepted, wrong.next_token) == (True, 0, 1)
     reached = verify_one(logits, block([1, 1, 1], sampling=sampling, rule=rule))
     assert not reached.finite
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_no_id_outside_the_vocabulary_is_ever_drawn(rule: Rule) -> None:
-    """C6 and C14: real vocabulary 4, head 6 wide, [1, 2, 3, 0, 9, 9]: ids 4 and 5 never."""
-    wide = torch.tensor([1.0, 2.0, 3.0, 0.0, 9.0, 9.0])
-
-    def make(key: int) -> VerifyInput:
-        return block([2], rule=rule, key=key)
-
-    outcomes = verify(wide.repeat(2 * DRAWS, 1), [make(key) for key in range(DRAWS)], vocabulary_size=4)
-    assert max(outcome.next_token for outcome in outcomes) <= 3
-    assert first_tokens(outcomes, make, 4) == close_to([0.087, 0.237, 0.644, 0.032])
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -249,47 +186,8 @@ def test_every_64_bit_key_is_as_good_and_repeatable(key: int) -> None:
     assert len(set(tokens)) > 10
 
 
-@pytest.mark.parametrize("rule", [Rule.BLOCK, Rule.TOKEN])
-def test_a_draft_with_top_k_sends_the_row_it_sampled_from(rule: Rule) -> None:
-    """C2: draft [.5, .3, .2] with top-k 1 proposes 0 always; the row must be one-hot; the fault gives [.8, .1, .1]."""
-    law = [0.40, 0.35, 0.25]
-    proposals = drafted([0.5, 0.3, 0.2], Sampling(top_k=1))
-    assert all((t, row[0].tolist(), row[1].tolist()) == (0, [0], [ROW_TOTAL]) for t, row in proposals)
-
-    def make(key: int) -> VerifyInput:
-        return block([proposals[key][0]], [proposals[key][1]], rule=rule, key=key)
-
-    assert first_tokens(many(log_rows(law, law), make), make, 3) == close_to(law)
-
-
-@pytest.mark.parametrize("rule", [Rule.BLOCK, Rule.TOKEN])
-def test_rows_of_a_truncated_draft_are_renormalised(rule: Rule) -> None:
-    """C19: want [.4, .3, .2, .1]; rows sent without renormalising give [.57, .43, 0, 0]."""
-    law = [0.4, 0.3, 0.2, 0.1]
-    proposals = drafted(law, PLAIN, max_row=2)
-    assert all(row[1].sum() == ROW_TOTAL for _, row in proposals)
-
-    def make(key: int) -> VerifyInput:
-        return block([proposals[key][0]], [proposals[key][1]], rule=rule, key=key + 10**6)
-
-    assert first_tokens(many(log_rows(law, law), make), make, 4) == close_to(law)
-
-
-@pytest.mark.parametrize("rule", [Rule.BLOCK, Rule.TOKEN])
-def test_a_greedy_draft_against_a_sampling_target_is_one_hot(rule: Rule) -> None:
-    """C20: a draft at temperature 0, target at temperature 1: without the one-hot row the arg-max comes out always."""
-    law = [0.2, 0.19, 0.19, 0.18, 0.24]
-    item = DraftInput(3, 0, Sampling(temperature=0), rule, 1, None, 128, 0.995)
-    token = draft_step(log_rows([0.3, 0.2, 0.2, 0.2, 0.1]), [item], vocabulary_size=5)[0]
-    assert (token.token_id, token.row) == (0, None)
-
-    def make(key: int) -> VerifyInput:
-        return block([token.token_id], rule=rule, key=key)
-
-    assert first_tokens(many(log_rows(law, law), make), make, 5) == close_to(law)
-
-
-def test_an_empty_batch_has_no_outcomes_and_wrong_shapes_are_errors() -> None:
+@pytest.mark.parametrize("verify", [ALIKE.verify, compiled_verify], ids=["reference", "kernel"])
+def test_an_empty_batch_has_no_outcomes_and_wrong_shapes_are_errors(verify: Callable[..., object]) -> None:
     assert verify(torch.zeros(0, 3), [], vocabulary_size=3) == []
     with pytest.raises(ValueError, match="2 rows of logits for 0 drafts of 1 sessions"):
         verify(torch.zeros(2, 3), [block()], vocabulary_size=3)
@@ -297,3 +195,18 @@ def test_an_empty_batch_has_no_outcomes_and_wrong_shapes_are_errors() -> None:
         verify(torch.zeros(3, 3), [block([0, 1], [row_of(1.0)])], vocabulary_size=3)
     with pytest.raises(ValueError, match="token_counts"):
         verify(torch.zeros(1, 3), [block(sampling=Sampling(presence_penalty=1.0))], vocabulary_size=3)
+
+
+def test_numbers_of_a_block_are_keyed_by_where_it_starts() -> None:
+    """C18: the same position met in another block has other numbers, as in the reference."""
+    ALIKE.left = 3
+    draft = (
+        np.arange(3, dtype=np.uint32),
+        np.array([ROW_TOTAL - 2 * 5_000_000, 5_000_000, 5_000_000], dtype=np.uint32),
+    )
+    logits = torch.tensor([0.2, 0.5, 0.3]).log().repeat(8, 1)
+    seen = []
+    for start in (20, 21, 22):
+        items = [VerifyInput(start, [0, 1, 2], [draft] * 3, Sampling(), Rule.BLOCK, key) for key in (7, 8)]
+        seen.append(ALIKE.verify(logits, items, vocabulary_size=3))
+    assert seen[0] != seen[1] or seen[1] != seen[2]

@@ -91,10 +91,10 @@ def accept_session(
     if TRUNCATE:
         state, finite = load_state(states, rows * STATE_FIELDS, valid)
     else:
-        peak, log_sum = row_totals(partials, rows, valid, num_chunks, temperature, CHUNKS)
-        finite = is_finite(peak, log_sum)
+        peak, total = row_totals(partials, rows, valid, num_chunks, temperature, CHUNKS)
+        finite = is_finite(peak, total)
         nowhere = tl.full((LP,), float("-inf"), tl.float32)
-        state = (peak, log_sum, nowhere, tl.zeros_like(places) + vocabulary, nowhere)
+        state = (peak, tl.log(total), nowhere, tl.zeros_like(places) + vocabulary, nowhere)
         store_state(states, rows * STATE_FIELDS, valid, state, finite)
     if by_rejection:
         reject(

@@ -17,7 +17,8 @@ _STEPS = tl.constexpr(8)
 """Halvings of the way from the lowest maximum to the peak: a candidate too many is cheaper than one more."""
 _ROOM = tl.constexpr(1.0001)
 """For what rounding may take from sums."""
-_TILE = tl.constexpr(1024)
+CHOSEN_TILE = tl.constexpr(1024)
+"""Tokens of chosen groups at a time."""
 
 
 @triton.jit
@@ -56,6 +57,20 @@ def list_groups(maxima, pivot, chosen, GROUPS: tl.constexpr):
 
 
 @triton.jit
+def load_chosen(
+    target, vocabulary, meta, fields, row, at, first, chosen, num_chosen, GROUP: tl.constexpr, ADJUST: tl.constexpr
+):
+    """(adjusted scores, columns, which are any) `[CHOSEN_TILE]` of the chosen groups' tokens from the `first` on."""
+    logits, stride_row, stride_column = target
+    index = first + tl.arange(0, CHOSEN_TILE)
+    inside = index < num_chosen * GROUP
+    columns = tl.load(chosen + index // GROUP, mask=inside, other=0) * GROUP + index % GROUP
+    inside = inside & (columns < vocabulary)
+    scores = scores_at(logits, row, stride_row, stride_column, columns, inside, meta, fields, at, ADJUST)
+    return scores, columns, inside
+
+
+@triton.jit
 def collect(
     target, vocabulary, meta, fields, row, at, pivot, chosen, num_chosen, candidates,
     GROUP: tl.constexpr, MOST: tl.constexpr, ADJUST: tl.constexpr,
@@ -64,14 +79,11 @@ def collect(
 
     Returns their number, also when not all were stored because it is above MOST.
     """
-    logits, stride_row, stride_column = target
     number = 0
-    for first in range(0, num_chosen * GROUP, _TILE):
-        index = first + tl.arange(0, _TILE)
-        inside = index < num_chosen * GROUP
-        columns = tl.load(chosen + index // GROUP, mask=inside, other=0) * GROUP + index % GROUP
-        inside = inside & (columns < vocabulary)
-        scores = scores_at(logits, row, stride_row, stride_column, columns, inside, meta, fields, at, ADJUST)
+    for first in range(0, num_chosen * GROUP, CHOSEN_TILE):
+        scores, columns, inside = load_chosen(
+            target, vocabulary, meta, fields, row, at, first, chosen, num_chosen, GROUP, ADJUST
+        )
         reaches = inside & (scores >= pivot)
         place = number + tl.cumsum(reaches.to(tl.int32), 0) - 1
         stored = reaches & (place < MOST)

@@ -23,6 +23,12 @@ def uniforms(key, offsets):
 
 
 @triton.jit
+def ratios_of(target, draft, places, length):
+    """T / D; 0 behind the block's end and for a token outside its own row, which no check lets pass."""
+    return tl.where((places < length) & (draft > 0.0), divided(target, draft), 0.0)
+
+
+@triton.jit
 def accepted_by_token(ratio, u, places, length, LP: tl.constexpr):
     """TOKEN: accept while u < T / D; a NaN accepts nothing."""
     refused = (u < ratio) == 0

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specmesh.kernels.compiled import fields
+from specmesh.kernels.compiled.buffers import Numbers, chunks_of, group_of
 from specmesh.kernels.compiled.draft_rows import draft_row, row_units
-from specmesh.kernels.compiled.launching import Launch
+from specmesh.kernels.compiled.launching import Launch, launches_early
 from specmesh.kernels.compiled.pack import pack
 from specmesh.kernels.compiled.pass_one import pass_one
 from specmesh.kernels.inputs import DraftInput, VerifyInput
@@ -59,7 +60,10 @@ class DraftCapacity:
 
 
 class DraftPlan:
-    """Buffers for one head on one device. `columns`: how many of the logits count; `token_map` `[W]` int64 or None."""
+    """Buffers for one head on one device. `columns`: how many of the logits count; `token_map` `[W]` int64 or None.
+
+    Raises ValueError as `chunks_of` does.
+    """
 
     def __init__(
         self,
@@ -71,20 +75,16 @@ class DraftPlan:
     ) -> None:
         self.columns, self.capacity, self.token_map = columns, capacity, token_map
         self.tuning = tuning or DraftTuning()
-        self.num_chunks = triton.cdiv(columns, self.tuning.chunk)
-        self.group = self.tuning.group
-        while self.num_chunks * self.tuning.chunk // self.group > self.tuning.max_groups:
-            self.group *= 2
+        self.num_chunks = chunks_of(columns, self.tuning.chunk)
+        self.group = group_of(self.num_chunks * self.tuning.chunk, self.tuning.group, self.tuning.max_groups)
         self.num_groups = self.num_chunks * self.tuning.chunk // self.group
-        pinned = device.type == "cuda"
-        self._early = pinned and torch.cuda.get_device_capability(device) >= (9, 0)
+        self._early = launches_early(device)
         rows = capacity.rows
 
         def ints(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self._host_numbers = torch.zeros(capacity.numbers, dtype=torch.int32, pin_memory=pinned)
-        self._numbers = ints(capacity.numbers)
+        self._numbers = Numbers(capacity.numbers, device)
         self._partials = ints(rows, self.num_chunks, fields.PARTIAL_FIELDS.value, dtype=torch.float32)
         self._masses = ints(rows, self.num_chunks, dtype=torch.int64)
         self._groups = ints(rows, self.num_groups, dtype=torch.float32)
@@ -99,9 +99,8 @@ class DraftPlan:
         return form
 
     def send(self, numbers: NDArray[np.int32]) -> None:
-        """One copy."""
-        self._host_numbers.numpy()[: len(numbers)] = numbers
-        self._numbers[: len(numbers)].copy_(self._host_numbers[: len(numbers)], non_blocking=True)
+        """One copy; does not wait for the device."""
+        self._numbers.send(numbers)
 
     def launch(self, logits: Tensor, form: DraftForm) -> None:
         """`launches` on the current stream, nothing else."""
@@ -112,21 +111,22 @@ class DraftPlan:
         """Three, in order."""
         tuning, chunks, groups = self.tuning, self.num_chunks, self.num_groups
         shared = (
-            logits, logits.stride(0), logits.stride(1), self.columns, self._numbers, self.capacity.rows,
+            logits, logits.stride(0), logits.stride(1), self.columns, self._numbers.on_device, self.capacity.rows,
             self._partials,
         )  # fmt: skip
         # What rounding sees is the reference's: products and sums apart.
         cut: dict[str, int] = {"ADJUST": form.adjust, "EARLY": self._early, "enable_fp_fusion": False}
+        if self._early:
+            cut["launch_pdl"] = True
         by_chunk = {**cut, "CHUNK": tuning.chunk, "num_warps": tuning.chunk_warps}
-        early = {"launch_pdl": True} if self._early else {}
-        chunk_tile = {"CHUNKS": triton.next_power_of_2(chunks), **early}
+        chunk_tile = {"CHUNKS": triton.next_power_of_2(chunks)}
         by_row = {
             **cut, **chunk_tile, "GROUP": self.group, "GROUPS": triton.next_power_of_2(groups),
             "MAP": self.token_map is not None, "num_warps": tuning.row_warps,
         }  # fmt: skip
         room = (
             self._masses, self._groups, self._chosen, self._listed,
-            self._numbers if self.token_map is None else self.token_map, self._out, chunks, groups, form.room,
+            self._numbers.on_device if self.token_map is None else self.token_map, self._out, chunks, groups, form.room,
         )  # fmt: skip
         grid = (chunks, form.rows)
         return [

@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from specmesh.kernels.compiled.candidates import list_groups, pivot_of
+from specmesh.kernels.compiled.candidates import CHOSEN_TILE, list_groups, load_chosen, pivot_of
 from specmesh.kernels.compiled.fields import (
     CHUNK_PEAK,
     DRAFT_FIELDS,
@@ -24,7 +24,7 @@ from specmesh.kernels.compiled.fields import (
     TOP_P,
 )
 from specmesh.kernels.compiled.launching import let_next_launch_begin, wait_for_launch_before
-from specmesh.kernels.compiled.law import float_field, scores_at, session_fields
+from specmesh.kernels.compiled.law import float_field, session_fields
 from specmesh.kernels.compiled.noise import key_of
 from specmesh.kernels.compiled.pass_one import chunk_scores, load_chunk
 from specmesh.kernels.compiled.philox import philox
@@ -81,14 +81,11 @@ def list_candidates(
     """Rank keys of the chosen groups' tokens from `pivot` (a cooled score) on, columns ascending, to `listed`; how many
     there are.
     """
-    logits, stride_row, stride_column = target
     number = 0
-    for first in range(0, num_chosen * GROUP, _LONG_TILE):
-        index = first + tl.arange(0, _LONG_TILE)
-        inside = index < num_chosen * GROUP
-        columns = tl.load(chosen + index // GROUP, mask=inside, other=0) * GROUP + index % GROUP
-        inside = inside & (columns < vocabulary)
-        scores = scores_at(logits, row, stride_row, stride_column, columns, inside, meta, fields, 0, ADJUST)
+    for first in range(0, num_chosen * GROUP, CHOSEN_TILE):
+        scores, columns, inside = load_chosen(
+            target, vocabulary, meta, fields, row, 0, first, chosen, num_chosen, GROUP, ADJUST
+        )
         cooled = cooled_of(scores, law[0], law[1])
         reaches = inside & (cooled >= pivot)
         place = number + tl.cumsum(reaches.to(tl.int32), 0) - 1
@@ -239,6 +236,8 @@ def draft_row(
     ADJUST: tl.constexpr, MAP: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Program (row). `chosen` `[R, G]` int32, `listed` `[R, V]` int64: room to work in; `out` `[R, 4 + 2 room]`."""
+    if EARLY:
+        let_next_launch_begin()
     row = tl.program_id(0).to(tl.int64)
     fields = session_fields(meta, sessions_at, tl.load(meta + row))
     draw = draw_of(fields)
@@ -252,9 +251,10 @@ def draft_row(
         wait_for_launch_before()
     out += row * (DRAFT_FIELDS + 2 * room)
     rows = row + tl.zeros((1,), dtype=tl.int64)
-    peaks, log_sums = row_totals(partials, rows, rows >= 0, num_chunks, temperature, CHUNKS)
+    peaks, totals = row_totals(partials, rows, rows >= 0, num_chunks, temperature, CHUNKS)
     peak = tl.max(peaks, 0)
-    finite = is_finite(peak, tl.sum(log_sums, 0))
+    total = tl.sum(totals, 0)
+    finite = is_finite(peak, total)
     tl.store(out + DRAFT_FINITE, finite.to(tl.int32))
     if finite == 0:
         return
@@ -266,7 +266,7 @@ def draft_row(
     maxima = tl.load(groups + row * num_groups + group, mask=group < num_groups, other=float("-inf"))
     pivot = pivot_of(
         maxima, peak, temperature, tl.where(cut, top_k, tl.minimum(max_row, vocabulary)),
-        tl.where(cut, top_p, row_mass), tl.exp(tl.max(log_sums, 0)), log_min_p, vocabulary,
+        tl.where(cut, top_p, row_mass), total, log_min_p, vocabulary,
     )  # fmt: skip
     pivot = tl.max(cooled_of(tl.zeros((1,), tl.float32) + pivot, peak, temperature), 0)
     chosen += row * num_groups

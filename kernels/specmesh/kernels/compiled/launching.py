@@ -1,7 +1,8 @@
 """Starting a launch before the one it follows has ended (programmatic dependent launch, Hopper and later).
 
 A kernel of a chain that is launched so takes `EARLY`: it lets the next one begin at once, does what needs nothing of
-the launch before, waits, and goes on. `launches_early` says where that can be had.
+the launch before, waits, and goes on. The first of a chain waits before it lets the second begin, which then may read
+what was there before the chain. `launches_early` says where that can be had.
 """
 # Triton's functions take tensors and numbers alike; its decorator has no types.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls

@@ -23,13 +23,20 @@ from specmesh.kernels.compiled.fields import (
     TRUNCATED,
     UNIT,
 )
-from specmesh.kernels.compiled.launching import let_next_launch_begin
+from specmesh.kernels.compiled.launching import let_next_launch_begin, wait_for_launch_before
 from specmesh.kernels.compiled.law import adjusted, adjusted_listed, float_field, session_fields
 from specmesh.kernels.compiled.pick import bits_of_ids
+from specmesh.kernels.compiled.sums import (
+    MASS_UNITS,
+    SHARE_UNITS,
+    number_of,
+    share_units,
+    sums_of_32,
+    units_or_no_number,
+)
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LISTED = tl.constexpr(128)
-_UNITS = tl.constexpr(2.0**40)
 
 
 @triton.jit
@@ -79,9 +86,9 @@ def leave_chunk(
     place = logits + columns.to(tl.int64) * stride_column
     scores = tl.load(place, mask=columns < vocabulary, other=float("-inf")).to(tl.float32)
     peak = tl.max(scores, 0)
-    total = tl.sum(tl.exp2((scores - base_of(peak)) * (_LOG2_E / temperature)), 0)
+    sums = sums_of_32(tl.exp2((scores - base_of(peak)) * (_LOG2_E / temperature)), CHUNK)
     tl.store(partial + CHUNK_PEAK, peak)
-    tl.store(partial + CHUNK_TOTAL, total)
+    tl.store(partial + CHUNK_TOTAL, number_of(tl.sum(units_or_no_number(sums, MASS_UNITS), 0), MASS_UNITS))
     if greedy:
         best = tl.min(tl.where(scores == peak, columns, vocabulary), 0)
         tl.store(partial + CHUNK_ARG_MAX, best.to(tl.float32, bitcast=True))
@@ -112,22 +119,14 @@ def listed_scores(row_of, meta, fields, begin, end, first, at, CHUNK: tl.constex
 
 
 @triton.jit
-def units_of_exp(scores, base, temperature):
-    """(sum of exp of scores less `base` in units of 2^-40, how many are no numbers)."""
-    terms = tl.exp2((scores - base) * (_LOG2_E / temperature))
-    finite = tl.abs(terms) < float("inf")
-    return tl.sum((tl.where(finite, terms, 0.0) * _UNITS).to(tl.int64), 0), tl.sum((finite == 0).to(tl.int32), 0)
-
-
-@triton.jit
 def leave_adjusted(
     row_of, first, vocabulary, meta, fields, at, temperature, greedy, truncated, partial, groups,
     CHUNK: tl.constexpr, GROUP: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
     """The same of a chunk with ids to adjust: those are left out of it and gone through by themselves, as they are few.
 
-    Apart from the other, whose sum would else change with what this does to the layout of scores. Where there are
-    penalties drafted ids are listed too, so the sum is of integers: it must not change with what was drafted.
+    Where there are penalties drafted ids are listed too, and the sum must not change with them: each of its terms is
+    cut alike, wherever it is added (`share_units`).
     """
     logits, stride_column = row_of
     units = meta + tl.load(fields + ADJUSTED_UNITS)
@@ -142,20 +141,20 @@ def leave_adjusted(
     for some in range(begin, end, _LISTED):
         peak = tl.maximum(peak, tl.max(listed_scores(row_of, meta, fields, some, end, first, at, CHUNK)[0], 0))
     base = base_of(peak)
-    units, faults = units_of_exp(scores, base, temperature)
+    scale = _LOG2_E / temperature
+    total = share_units(tl.exp2((scores - base) * scale), CHUNK)
     best = tl.min(tl.where(scores == peak, columns, vocabulary), 0)
     if TRUNCATE:
         leave_groups(scores, groups, CHUNK, GROUP)
         tl.debug_barrier()
     for some in range(begin, end, _LISTED):
         moved, ids, inside = listed_scores(row_of, meta, fields, some, end, first, at, CHUNK)
-        more = units_of_exp(moved, base, temperature)
-        units, faults = units + more[0], faults + more[1]
+        total += share_units(tl.exp2((moved - base) * scale), _LISTED)
         best = tl.minimum(best, tl.min(tl.where(inside & (moved == peak), ids, vocabulary), 0))
         if TRUNCATE:
             tl.atomic_max(groups + (ids - first) // GROUP, moved, mask=inside)
     tl.store(partial + CHUNK_PEAK, peak)
-    tl.store(partial + CHUNK_TOTAL, tl.where(faults > 0, float("nan"), units.to(tl.float32) * (1.0 / _UNITS)))
+    tl.store(partial + CHUNK_TOTAL, number_of(total, SHARE_UNITS))
     if greedy:
         tl.store(partial + CHUNK_ARG_MAX, best.to(tl.float32, bitcast=True))
 
@@ -168,6 +167,8 @@ def pass_one(
 ):  # fmt: skip
     """Program (chunk, row). `partials` `[R, C, 4]`; `groups` `[R, G]`: maxima of every GROUP ids, where truncated."""
     if EARLY:
+        # Launch two reads logits before it waits: they are there once what this one follows has ended.
+        wait_for_launch_before()
         let_next_launch_begin()
     chunk = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)

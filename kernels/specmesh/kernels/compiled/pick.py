@@ -105,13 +105,12 @@ def quad_exactly(
 
 @triton.jit
 def best_of_tile(
-    target, vocabulary, meta, fields, row, at, scores, out, any_out, lanes, state, temperature, noise, token_map,
-    best, result, ADJUST: tl.constexpr, MAP: tl.constexpr,
+    target, vocabulary, meta, fields, row, at, scores, out, any_out, lanes, words, state, temperature, noise,
+    token_map, best, result, ADJUST: tl.constexpr, MAP: tl.constexpr,
 ):  # fmt: skip
-    """The better of (best score + noise, that and its token packed) so far and of a tile `[N, 4]` of scores, without
-    those of the bits of `out` `[N]`.
+    """The better of (best score + noise, that and its token packed) so far and of a tile `[N, 4]` of scores and noise
+    words, without those of the bits of `out` `[N]`.
     """
-    words = words_of_tile(noise, lanes, vocabulary, token_map, MAP)
     bounds = (scores - state[0]) * (_LOG2_E / temperature) + noise_bound(words)
     if any_out:
         bounds = tl.where((out[:, None] >> tl.arange(0, 4)[None, :]) & 1 != 0, float("-inf"), bounds)

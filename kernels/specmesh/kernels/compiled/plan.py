@@ -11,13 +11,13 @@ from torch import Tensor
 
 from specmesh.kernels.compiled import fields
 from specmesh.kernels.compiled.accept import accept
+from specmesh.kernels.compiled.buffers import Numbers, chunks_of, group_of
 from specmesh.kernels.compiled.forms import Form, Tuning, form_of
-from specmesh.kernels.compiled.launching import Launch
+from specmesh.kernels.compiled.launching import Launch, launches_early
 from specmesh.kernels.compiled.pack import Packed, pack
 from specmesh.kernels.compiled.pass_one import pass_one
 from specmesh.kernels.compiled.sample import sample
 from specmesh.kernels.compiled.threshold import threshold
-from specmesh.kernels.compiled.totals import MAX_CHUNKS
 from specmesh.kernels.inputs import VerifyInput
 
 
@@ -51,7 +51,7 @@ class Outcomes:
 
 
 class VerifyPlan:
-    """Buffers for one vocabulary on one device."""
+    """Buffers for one vocabulary on one device. Raises ValueError as `chunks_of` does."""
 
     def __init__(
         self, device: torch.device, vocabulary_size: int, capacity: Capacity, tuning: Tuning | None = None
@@ -60,11 +60,8 @@ class VerifyPlan:
         self.capacity = capacity
         self.tuning = tuning or Tuning()
         self.chunk = self.tuning.chunk
-        self.num_chunks = triton.cdiv(vocabulary_size, self.chunk)
-        if self.num_chunks > MAX_CHUNKS:
-            raise ValueError(f"at most {MAX_CHUNKS * self.chunk} ids, got {vocabulary_size}")
-        pinned = device.type == "cuda"
-        self._early = pinned and torch.cuda.get_device_capability(device) >= (9, 0)
+        self.num_chunks = chunks_of(vocabulary_size, self.chunk)
+        self._early = launches_early(device)
         rows, sessions = capacity.rows, capacity.sessions
 
         def floats(*shape: int) -> Tensor:
@@ -73,12 +70,9 @@ class VerifyPlan:
         def ints(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
-        self._host_numbers = torch.zeros(capacity.numbers, dtype=torch.int32, pin_memory=pinned)
-        self._numbers = ints(capacity.numbers)
+        self._numbers = Numbers(capacity.numbers, device)
         self._partials = floats(rows, self.num_chunks, fields.PARTIAL_FIELDS.value)
-        self.group = self.tuning.group
-        while self.num_chunks * self.chunk // self.group > self.tuning.max_groups:
-            self.group *= 2
+        self.group = group_of(self.num_chunks * self.chunk, self.tuning.group, self.tuning.max_groups)
         self.num_groups = self.num_chunks * self.chunk // self.group
         self._groups = floats(rows, self.num_groups)
         self._chosen = ints(rows, self.num_groups)
@@ -99,10 +93,8 @@ class VerifyPlan:
         return self.form_of(packed)
 
     def send(self, packed: Packed) -> None:
-        """One copy."""
-        size = len(packed.numbers)
-        self._host_numbers.numpy()[:size] = packed.numbers
-        self._numbers[:size].copy_(self._host_numbers[:size], non_blocking=True)
+        """One copy; does not wait for the device."""
+        self._numbers.send(packed.numbers)
 
     def form_of(self, packed: Packed) -> Form:
         """The code that a batch needs."""
@@ -119,16 +111,16 @@ class VerifyPlan:
         `token_map` `[V]` int64: the logits' columns are those of a head over these ids; what comes out are columns.
         """
         target = (logits, logits.stride(0), logits.stride(1), self.vocabulary_size)
-        meta = (self._numbers, self.capacity.rows)
-        cut: dict[str, int] = {"ADJUST": form.adjust, "EARLY": self._early, "enable_fp_fusion": True}
+        meta = (self._numbers.on_device, self.capacity.rows)
+        cut: dict[str, int] = {"ADJUST": form.adjust, "EARLY": self._early, "enable_fp_fusion": False}
+        if self._early:
+            cut["launch_pdl"] = True
         first = Launch(
             pass_one, (self.num_chunks, form.rows),
             (*target, *meta, self._partials, self._groups, self.num_chunks, self.num_groups),
             {"CHUNK": self.chunk, "GROUP": self.group, "TRUNCATE": form.truncate, "num_warps": self.tuning.chunk_warps}
             | cut,
         )  # fmt: skip
-        if self._early:
-            cut["launch_pdl"] = True
         launches = [first, self._decision((*target, *meta, self._partials), form, cut)]
         if not form.greedy:
             launches.append(self._draw((*target, *meta, self._partials), form, token_map, cut))
@@ -159,7 +151,7 @@ class VerifyPlan:
         per_program = max(1, tiles * items // tuning.draw_programs)
         arguments = (
             *shared, self._states, self._row_draws, self._arrived, self._out, self._drawn, self._logprobs,
-            self._numbers if token_map is None else token_map, self.num_chunks, per_program,
+            self._numbers.on_device if token_map is None else token_map, self.num_chunks, per_program,
         )  # fmt: skip
         cut = {
             **cut, "TILE": form.tile, "CHUNK": self.chunk, "LP": max(form.length, tuning.block_rows[1]),

@@ -6,9 +6,9 @@
 import triton
 import triton.language as tl
 
-from specmesh.kernels.compiled.decide import accepted_by_block, accepted_by_token, reach_of
+from specmesh.kernels.compiled.decide import accepted_by_block, accepted_by_token, ratios_of, reach_of
 from specmesh.kernels.compiled.fields import LENGTH, ROW_BEGINS, RULE, RULE_BLOCK, TOKENS
-from specmesh.kernels.compiled.law import divided, exp_of, log_law, scores_at, whole_law
+from specmesh.kernels.compiled.law import exp_of, log_law, scores_at, whole_law
 from specmesh.kernels.compiled.noise import noise_of_row
 from specmesh.kernels.compiled.philox import exponential_of, in_order, packed, word_of_token
 from specmesh.runtime.contract import ROW_TOTAL
@@ -76,9 +76,14 @@ def residual_units(tile, scale):
 
 
 @triton.jit
-def sums_and_most(mass, inside, best, other_mass, other_inside, other_best):
-    """Of two parts of a row."""
-    return mass + other_mass, inside + other_inside, tl.maximum(best, other_best)
+def of_both(mass, inside, best, best_of_law, other_mass, other_inside, other_best, other_best_of_law):
+    """What `of_tile` says of two parts of a row, of the row."""
+    return (
+        mass + other_mass,
+        inside + other_inside,
+        tl.maximum(best, other_best),
+        tl.maximum(best_of_law, other_best_of_law),
+    )
 
 
 @triton.jit
@@ -100,28 +105,36 @@ def residual_ratios(tile, scale):
 
 
 @triton.jit
-def of_tile(tile, scale, residual):
-    """Each row's (T, (scale T - D)+, best p / E and its id), `[LP]`, the first two summed in units.
+def of_tile(tile, scale):
+    """Each row's (T, (scale T - D)+, best p / E and its id for p the residual, and for p = T), `[LP]`, the first two
+    summed in units.
 
-    p: the residual or T. One reduction for the three: each is a trip through shared memory that nothing else hides.
+    One reduction for all: each is a trip through shared memory that nothing else hides.
     """
-    ratios = tl.where(residual, residual_ratios(tile, scale), tile[1] * tile[3])
-    parts = ((tile[1] * _UNITS).to(tl.int64), residual_units(tile, scale), packed(ratios, tile[0]))
-    return tl.reduce(parts, 1, sums_and_most)
+    parts = (
+        (tile[1] * _UNITS).to(tl.int64),
+        residual_units(tile, scale),
+        packed(residual_ratios(tile, scale), tile[0]),
+        packed(tile[1] * tile[3], tile[0]),
+    )
+    return tl.reduce(parts, 1, of_both)
 
 
 @triton.jit
 def through_rows(
-    target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, residual, KP: tl.constexpr,
-    ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
+    target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, KP: tl.constexpr,
+    LONG: tl.constexpr, ADJUST: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
-    """`of_tile` of whole rows."""
-    mass, inside, best = of_tile(tile, scale, residual)
-    for first in range(KP, longest, KP):
-        more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
-        here = of_tile(with_law(more, state, temperature, TRUNCATE), scale, residual)
-        mass, inside, best = sums_and_most(mass, inside, best, here[0], here[1], here[2])
-    return mass, inside, best
+    """`of_tile` of whole rows; `tile`: their first."""
+    mass, inside, best, best_of_law = of_tile(tile, scale)
+    if LONG:
+        for first in range(KP, longest, KP):
+            more = row_tile(target, meta, fields, key, rows, block, first, KP, ADJUST)
+            here = of_tile(with_law(more, state, temperature, TRUNCATE), scale)
+            mass, inside, best, best_of_law = of_both(
+                mass, inside, best, best_of_law, here[0], here[1], here[2], here[3]
+            )
+    return mass, inside, best, best_of_law
 
 
 @triton.jit
@@ -146,12 +159,6 @@ def accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP: tl.cons
 
 
 @triton.jit
-def is_empty(best, places, accepted):
-    """Whether the residual is empty where the block ends; it is so by rounding."""
-    return tl.max(tl.where((places == accepted) & (ratio_of(best) == 0.0), 1, 0), 0) > 0
-
-
-@triton.jit
 def own_in_rows(
     target, meta, fields, key, rows, block, own, longest, KP: tl.constexpr, LONG: tl.constexpr, ADJUST: tl.constexpr
 ):  # fmt: skip
@@ -172,7 +179,7 @@ def decide(
     """(accepted, ln T of the drafted tokens, each row's best own id: ln of (p / E / P), id).
 
     An empty residual is so by rounding: then p is T, and the logarithm -inf. Rows longer than a tile (LONG: the batch
-    has some) are gone through again; the code for that is there once, as it is what takes long to compile.
+    has some) are gone through again, once P is known.
     """
     places = tl.arange(0, LP)
     longest = tl.max(block[2] - block[1], 0) // 2
@@ -180,30 +187,14 @@ def decide(
     score, draft = own_in_rows(target, meta, fields, key, rows, block, own, longest, KP, LONG, ADJUST)
     peak, log_sum, edge, tie, floor = state
     log_target = log_law(score, block[0], peak, log_sum, edge, tie, floor, temperature)
-    ratio = tl.where(places < length, divided(exp_of(log_target), draft), 0.0)
+    ratio = ratios_of(exp_of(log_target), draft, places, length)
     scale = tl.full((LP,), 1.0, tl.float32)
     if rule == RULE_BLOCK:
         scale = reach_of(ratio, places, LP)
-    if LONG:
-        accepted = length * 0
-        best = tl.zeros((LP,), tl.int64)
-        token = block[0]
-        times, number = 0, 1
-        while times < number:
-            mass, inside, most = through_rows(
-                target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, times == 0, KP,
-                ADJUST, TRUNCATE,
-            )  # fmt: skip
-            token = token_of(most)
-            if times == 0:
-                best = most
-                accepted = accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP)
-                number = tl.where(is_empty(best, places, accepted), 2, 1)
-            times += 1
-    else:
-        mass, inside, best = of_tile(tile, scale, True)
-        accepted = accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP)
-        token = token_of(best)
-        if is_empty(best, places, accepted):
-            token = token_of(of_tile(tile, scale, False)[2])
-    return accepted, log_target, tl.log(ratio_of(best)) - tl.log(scale), token
+    mass, inside, best, best_of_law = through_rows(
+        target, meta, fields, key, rows, block, tile, state, temperature, scale, longest, KP, LONG, ADJUST, TRUNCATE
+    )
+    accepted = accepted_of(rule, scale, mass, inside, ratio, u, places, length, LP)
+    left = ratio_of(best)
+    token = tl.where(left == 0.0, token_of(best_of_law), token_of(best))
+    return accepted, log_target, tl.log(left) - tl.log(scale), token

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from specmesh.kernels.compiled.fields import (
     CHUNK_ARG_MAX,
+    CHUNK_PEAK,
     CHUNK_TOTAL,
     EDGE,
     FINITE,
@@ -19,28 +20,33 @@ from specmesh.kernels.compiled.fields import (
 )
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
-_UNITS = tl.constexpr(2.0**32)
-_NO_NUMBER = tl.constexpr(2**55)
-"""More units than `MAX_CHUNKS` chunks of 4,096 ids weigh; a sum of as many of them does not overflow."""
 MAX_CHUNKS = 128
+"""Of a row; there is code for each."""
+
+
+@triton.jit
+def load_of_chunk(partials, rows, valid, chunk, num_chunks, other, FIELD: tl.constexpr):
+    """A field of these rows' one chunk, `[LP]`."""
+    chunks = tl.zeros_like(rows) + chunk
+    partial = partials + (rows * num_chunks + chunks) * PARTIAL_FIELDS + FIELD
+    return tl.load(partial, mask=valid & (chunks < num_chunks), other=other)
 
 
 @triton.jit
 def row_totals(partials, rows, valid, num_chunks, temperature, CHUNKS: tl.constexpr):
-    """(maximum, ln of the sum of exp relative to it) of these rows at this temperature, `[LP]`.
+    """(maximum, sum of exp relative to it) of these rows at this temperature, `[LP]`.
 
-    The sum is of integers, and so the same in whatever order a batch's form makes the compiler add.
+    Chunk by chunk, each row by itself: so its sum has an order, and no thread waits for another.
     """
-    chunks = tl.arange(0, CHUNKS)[None, :]
-    mask = valid[:, None] & (chunks < num_chunks)
-    partial = partials + (rows[:, None] * num_chunks + chunks) * PARTIAL_FIELDS
-    peaks = tl.load(partial, mask=mask, other=float("-inf"))
-    sums = tl.load(partial + CHUNK_TOTAL, mask=mask, other=0.0)
-    peak = tl.max(peaks, 1)
-    terms = sums * tl.exp2((peaks - peak[:, None]) * (_LOG2_E / temperature))
-    finite = tl.abs(terms) < float("inf")
-    units = tl.sum(tl.where(finite, (tl.where(finite, terms, 0.0) * _UNITS).to(tl.int64), _NO_NUMBER), 1)
-    return peak, tl.where(units < _NO_NUMBER, tl.log(units.to(tl.float32) * (1.0 / _UNITS)), float("nan"))
+    peak = tl.full(rows.shape, float("-inf"), tl.float32)
+    for chunk in tl.static_range(CHUNKS):
+        peak = tl.maximum(peak, load_of_chunk(partials, rows, valid, chunk, num_chunks, float("-inf"), CHUNK_PEAK))
+    total = tl.zeros_like(peak)
+    for chunk in tl.static_range(CHUNKS):
+        peaks = load_of_chunk(partials, rows, valid, chunk, num_chunks, float("-inf"), CHUNK_PEAK)
+        sums = load_of_chunk(partials, rows, valid, chunk, num_chunks, 0.0, CHUNK_TOTAL)
+        total += sums * tl.exp2((peaks - peak) * (_LOG2_E / temperature))
+    return peak, total
 
 
 @triton.jit
@@ -55,9 +61,9 @@ def row_arg_max(partials, rows, valid, peak, num_chunks, vocabulary, CHUNKS: tl.
 
 
 @triton.jit
-def is_finite(peak, log_sum):
+def is_finite(peak, total):
     """No NaN, no +inf, not -inf alone."""
-    return (peak > float("-inf")) & (peak < float("inf")) & (log_sum < float("inf"))
+    return (peak > float("-inf")) & (peak < float("inf")) & (total < float("inf"))
 
 
 @triton.jit

@@ -12,10 +12,11 @@ import triton.language as tl
 
 from specmesh.kernels.compiled.law import divided, exp_of, scores_at
 from specmesh.kernels.compiled.philox import in_order
+from specmesh.kernels.compiled.sums import units_of_mass
+from specmesh.kernels.compiled.units import needed_of
 
 _TILE = tl.constexpr(1024)
 _NO_KEY = tl.constexpr(-0x7FFFFFFF)
-_UNITS = tl.constexpr(2.0**40)
 
 
 @triton.jit
@@ -31,17 +32,17 @@ def score_of_key(key):
 
 
 @triton.jit
-def weight_of_key(key, law):
-    """Of one token on it, in units of the peak's."""
-    return exp_of(divided(score_of_key(key) - law[0], law[1]))
+def units_of_key(key, law):
+    """What one token on it weighs."""
+    return units_of_mass(exp_of(divided(score_of_key(key) - law[0], law[1])))
 
 
 @triton.jit
 def weigh(scores, inside, law):
-    """(keys, weights in units of the peak's) of tokens; nothing outside."""
+    """(keys, masses in units) of tokens; nothing outside."""
     peak, temperature = law
-    weights = tl.where(inside, exp_of(divided(scores - peak, temperature)), 0.0)
-    return tl.where(inside, key_of_score(scores), _NO_KEY), weights
+    units = units_of_mass(tl.where(inside, exp_of(divided(scores - peak, temperature)), 0.0))
+    return tl.where(inside, key_of_score(scores), _NO_KEY), units
 
 
 @triton.jit
@@ -59,28 +60,25 @@ def row_tile_at(
 def measure_row(
     key, logits, stride_row, stride_column, vocabulary, meta, fields, row, at, peak, temperature, ADJUST: tl.constexpr
 ):  # fmt: skip
-    """`measure` of the whole row; called, as its code within a search takes seconds to compile.
-
-    Weights are summed as integers, the same in any order: in which one is the compiler's affair, form by form.
-    """
+    """`measure` of the whole row; called, as its code within a search takes seconds to compile."""
     number = 0
-    units = tl.sum(tl.zeros((1,), tl.int64), 0)
+    mass = tl.full((), 0, tl.int64)
     for first in range(0, vocabulary, _TILE):
         scores, _, inside = row_tile_at(
             logits, stride_row, stride_column, vocabulary, meta, fields, row, at, first, ADJUST
         )
-        keys, weights = weigh(scores, inside, (peak, temperature))
+        keys, units = weigh(scores, inside, (peak, temperature))
         number += tl.sum((inside & (keys >= key)).to(tl.int32), 0)
-        units += tl.sum((tl.where(keys >= key, weights, 0.0) * _UNITS).to(tl.int64), 0)
-    return number, units.to(tl.float32) * (1.0 / _UNITS)
+        mass += tl.sum(tl.where(keys >= key, units, 0), 0)
+    return number, mass
 
 
 @triton.jit
 def measure(key, tile, fits, source, law, ADJUST: tl.constexpr):
-    """(number, weight) of the tokens whose keys are at least `key`."""
+    """(number, mass in units) of the tokens whose keys are at least `key`."""
     if fits:
         number = tl.sum((tile[0] >= key).to(tl.int32), 0)
-        mass = tl.sum(tl.where(tile[0] >= key, tile[1], 0.0), 0)
+        mass = tl.sum(tl.where(tile[0] >= key, tile[1], 0), 0)
     else:
         target, vocabulary, meta, fields, row, at = source
         number, mass = measure_row(
@@ -91,17 +89,17 @@ def measure(key, tile, fits, source, law, ADJUST: tl.constexpr):
 
 @triton.jit
 def last_key(low, high, needed, by_number, tile, fits, source, law, ADJUST: tl.constexpr):
-    """(the largest key from `low` on from which tokens number, or weigh, at least `needed`, number and weight of those
+    """(the largest key from `low` on from which tokens number, or weigh, at least `needed`, number and mass of those
     above it); nothing is at `high`.
     """
     low = low.to(tl.int64)
     high = high.to(tl.int64)
-    above = tl.sum(tl.zeros((1,), tl.int32), 0)
-    mass_above = tl.sum(tl.zeros((1,), tl.float32), 0)
+    above = tl.full((), 0, tl.int32)
+    mass_above = tl.full((), 0, tl.int64)
     while high - low > 1:
         middle = (low + high) >> 1
         number, mass = measure(middle.to(tl.int32), tile, fits, source, law, ADJUST)
-        enough = tl.where(by_number, number.to(tl.float32), mass) >= needed
+        enough = tl.where(by_number, number.to(tl.int64), mass) >= needed
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle)
         above = tl.where(enough, above, number)
@@ -145,24 +143,24 @@ def kept_mass_of_row(
     ADJUST: tl.constexpr,
 ):  # fmt: skip
     """`kept_mass` of the whole row."""
-    units = tl.sum(tl.zeros((1,), tl.int64), 0)
+    mass = tl.full((), 0, tl.int64)
     for first in range(0, vocabulary, _TILE):
         scores, columns, inside = row_tile_at(
             logits, stride_row, stride_column, vocabulary, meta, fields, row, at, first, ADJUST
         )
-        keys, weights = weigh(scores, inside, (peak, temperature))
+        keys, units = weigh(scores, inside, (peak, temperature))
         kept = (keys > edge) | ((keys == edge) & (columns <= tie))
         kept = kept & (divided(scores - peak, temperature) >= floor)
-        units += tl.sum((tl.where(kept, weights, 0.0) * _UNITS).to(tl.int64), 0)
-    return units.to(tl.float32) * (1.0 / _UNITS)
+        mass += tl.sum(tl.where(kept, units, 0), 0)
+    return mass
 
 
 @triton.jit
 def kept_mass(edge, tie, floor, tile, fits, source, law, ADJUST: tl.constexpr):
-    """Weight of what is kept."""
+    """Mass of what is kept, in units."""
     if fits:
         kept = (tile[0] > edge) | ((tile[0] == edge) & (tile[2] <= tie))
-        mass = tl.sum(tl.where(kept & (tile[3] >= floor), tile[1], 0.0), 0)
+        mass = tl.sum(tl.where(kept & (tile[3] >= floor), tile[1], 0), 0)
     else:
         target, vocabulary, meta, fields, row, at = source
         mass = kept_mass_of_row(
@@ -173,17 +171,18 @@ def kept_mass(edge, tie, floor, tile, fits, source, law, ADJUST: tl.constexpr):
 
 
 @triton.jit
-def ties_for(needed, mass_above, weight, vocabulary):
-    """How many tokens of that weight each are taken beside `mass_above` for a mass of `needed`, one at least."""
-    ties = tl.where(weight > 0.0, tl.ceil((needed - mass_above) / tl.where(weight > 0.0, weight, 1.0)), 1.0)
-    return tl.minimum(tl.maximum(ties, 1.0), vocabulary.to(tl.float32)).to(tl.int32)
+def ties_for(needed, mass_above, units, vocabulary):
+    """How many tokens of so many units each are taken beside `mass_above` for a mass of `needed`, one at least."""
+    ties = tl.where(units > 0, (needed - mass_above + units - 1) // tl.maximum(units, 1), 1)
+    return tl.minimum(tl.maximum(ties, 1), vocabulary).to(tl.int32)
 
 
 @triton.jit
 def edge_of(pivot, whole, limit, top_p, tile, fits, source, law, ADJUST: tl.constexpr):
     """(key of the edge, last column kept on it): of the `limit` largest the fewest that weigh `top_p` of them.
 
-    `whole`: the row's weight, for when nothing is limited. Both searches are one loop, else its code were there twice.
+    `whole`: the row's mass in units, for when nothing is limited. Both searches are one loop, else its code were there
+    twice.
     """
     vocabulary = source[1]
     edge = key_of_score(pivot)
@@ -193,13 +192,13 @@ def edge_of(pivot, whole, limit, top_p, tile, fits, source, law, ADJUST: tl.cons
         by_number = search == 0
         if tl.where(by_number, limit < vocabulary, top_p < 1.0):
             before = edge
-            needed = tl.where(by_number, limit.to(tl.float32), top_p * whole)
+            needed = tl.where(by_number, limit.to(tl.int64), needed_of(whole, top_p))
             edge, above, mass = last_key(before, high, needed, by_number, tile, fits, source, law, ADJUST)
-            weight = weight_of_key(edge, law)
-            ties = ties_for(needed, mass, weight, vocabulary)
+            units = units_of_key(edge, law)
+            ties = ties_for(needed, mass, units, vocabulary)
             ties = tl.where(edge == before, tl.minimum(room, ties), ties)
             room = tl.where(by_number, limit - above, ties)
-            whole = tl.where(by_number, mass + room.to(tl.float32) * weight, whole)
+            whole = tl.where(by_number, mass + room.to(tl.int64) * units, whole)
     tie = vocabulary
     if (limit < vocabulary) | (top_p < 1.0):
         tie = last_tie(edge, room, tile, fits, source, ADJUST)

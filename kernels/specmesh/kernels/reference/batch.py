@@ -1,7 +1,4 @@
-"""Tensor arguments of the kernels: ragged lists end to end, so that no session pays for another's length.
-
-The Triton kernels take the same tensors.
-"""
+"""Tensor arguments of the kernels: ragged lists end to end, so that no session pays for another's length."""
 
 from dataclasses import dataclass
 
