@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -138,6 +139,23 @@ def test_a_chunks_sum_does_not_change_with_what_was_drafted() -> None:
         )[0]
         seen.add((outcome.num_accepted, outcome.next_token, outcome.logprobs))
     assert len(seen) == 1
+
+
+def test_a_row_behind_drafts_is_the_row_behind_the_same_tokens_of_the_output() -> None:
+    """With penalties what was drafted counts as emitted: the same law to the bit, whatever else is listed."""
+    sampling = Sampling(temperature=0.8, frequency_penalty=0.3, repetition_penalty=1.2, logit_bias=((40, 2.0),))
+    logits, output, plain = logits_of(4, 4000), [40, 7], []
+    for row in range(4):
+        item = VerifyInput(9 + row, [], [], sampling, Rule.COUPLED, 11, Counter(output))
+        plain.append(
+            compiled_verify(logits[row : row + 1], [item], vocabulary_size=4000, num_top=[0], tuning=Tuning())[0]
+        )
+        output.append(plain[-1].next_token)
+    for drafted in (output[2:5], [output[2], 3999], [output[2], output[3], 40]):
+        item = VerifyInput(9, drafted, [], sampling, Rule.COUPLED, 11, Counter(output[:2]))
+        got = compiled_verify(logits[: len(drafted) + 1], [item], vocabulary_size=4000, num_top=[0], tuning=Tuning())[0]
+        assert got.num_accepted >= 1
+        assert got.logprobs == tuple(one.logprobs[0] for one in plain[: got.num_accepted + 1])
 
 
 def test_more_rows_than_a_launch_can_have_are_an_error() -> None:

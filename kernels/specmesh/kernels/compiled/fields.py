@@ -5,7 +5,9 @@ from `sessions_at` on `SESSION_FIELDS` numbers per session. Places in the buffer
 
 - `TOKENS`: the drafted ids. `ROW_BEGINS`: per drafted token where its row's entries begin, and where the last ends; an
   entry is (id, weight). A one-hot row is written out: one entry of weight 2^24.
-- `ADJUSTED`: ascending ids that bias or penalties may move, then as many biases, then as many counts (floats).
+- `ADJUSTED`: ascending ids that bias or penalties may move, then as many biases, then as many counts (floats), then the
+  ids again, with `MOVED_ROW` times the offset of the first row in which each is moved: what was drafted is in the rows
+  after it.
   `ADJUSTED_UNITS`: of every `UNIT` ids of the vocabulary, how many of the adjusted lie before them.
 """
 
@@ -38,6 +40,7 @@ ROW_MASS = tl.constexpr(22)
 """The last three of drafts only."""
 
 UNIT = tl.constexpr(1024)
+MOVED_ROW = tl.constexpr(2**20)
 
 RULE_IDLE = tl.constexpr(-1)
 RULE_TOKEN = tl.constexpr(0)

@@ -42,8 +42,8 @@ def float_field(fields, index):
 def exp_of(x):
     """exp(x) to about 3e-7 relative for any x: the plain one loses what rounding x * log2(e) loses."""
     high = x * _LOG2_E
-    low = tl.fma(x, _LOG2_E, -high) + x * _LOG2_E_LOW
-    return tl.where(x == float("-inf"), 0.0, tl.exp2(high) * (1.0 + low * _LN_2))
+    low = tl.fma(x, _LOG2_E_LOW, tl.fma(x, _LOG2_E, -high))
+    return tl.where(x == float("-inf"), 0.0, tl.exp2(high) * tl.fma(low, _LN_2, 1.0))
 
 
 @triton.jit

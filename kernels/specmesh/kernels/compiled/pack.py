@@ -165,7 +165,9 @@ def _put_adjusted(
     drafted: Sequence[int],
     vocabulary_size: int,
 ) -> bool:
-    """The ids that bias or penalties may move, ascending, with both; whether there may be any at another block."""
+    """The ids that bias or penalties may move, ascending, with both, and where they do; whether there may be any at
+    another block.
+    """
     seen = dict(counts or {}) if sampling.has_penalties else {}
     bias = dict(sampling.logit_bias)
     ids = np.unique(np.fromiter(chain(bias, seen, drafted), dtype=np.int64))
@@ -181,7 +183,18 @@ def _put_adjusted(
     bounds = np.arange(-(-vocabulary_size // unit) + 1) * unit
     session[fields.NUM_ADJUSTED.value] = len(ids)
     session[fields.ADJUSTED.value] = lists.add(
-        np.concatenate((ids.astype(np.int32), values.reshape(-1).view(np.int32)))
+        np.concatenate((ids.astype(np.int32), values.reshape(-1).view(np.int32), _moves(ids, values, drafted)))
     )
     session[fields.ADJUSTED_UNITS.value] = lists.add(np.searchsorted(ids, bounds).astype(np.int32))
     return len(ids) > 0 or sampling.has_penalties
+
+
+def _moves(ids: NDArray[np.int64], values: Float32Array, drafted: Sequence[int]) -> Int32Array:
+    """Ids with the first row that each is moved in: 0 with a bias or a count, else that after it was first drafted."""
+    rows = np.full(len(ids), len(drafted) + 1)
+    tokens = np.array(drafted[::-1], dtype=np.int64)  # of equal ones the first is written last
+    known = np.isin(tokens, ids)
+    rows[np.searchsorted(ids, tokens[known])] = np.arange(len(drafted), 0, -1)[known]
+    rows[(values != 0).any(axis=0)] = 0
+    moves: Int32Array = (rows * fields.MOVED_ROW.value + ids).astype(np.int32)
+    return moves

@@ -13,9 +13,9 @@ from specmesh.kernels.compiled.fields import (
     CHUNK_ARG_MAX,
     CHUNK_PEAK,
     CHUNK_TOTAL,
+    MOVED_ROW,
     NUM_ADJUSTED,
     PARTIAL_FIELDS,
-    PENALISED,
     ROW_START,
     RULE,
     RULE_GREEDY,
@@ -25,18 +25,18 @@ from specmesh.kernels.compiled.fields import (
 )
 from specmesh.kernels.compiled.launching import let_next_launch_begin, wait_for_launch_before
 from specmesh.kernels.compiled.law import adjusted, adjusted_listed, float_field, session_fields
-from specmesh.kernels.compiled.pick import bits_of_ids
+from specmesh.kernels.compiled.pick import bits_in
 from specmesh.kernels.compiled.sums import (
-    MASS_UNITS,
     SHARE_UNITS,
     number_of,
     share_units,
-    sums_of_32,
-    units_or_no_number,
+    units_in_order,
 )
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 _LISTED = tl.constexpr(128)
+_MARKED = tl.constexpr(16)
+"""Listed ids at a time: of their scores, and as bits."""
 
 
 @triton.jit
@@ -86,9 +86,9 @@ def leave_chunk(
     place = logits + columns.to(tl.int64) * stride_column
     scores = tl.load(place, mask=columns < vocabulary, other=float("-inf")).to(tl.float32)
     peak = tl.max(scores, 0)
-    sums = sums_of_32(tl.exp2((scores - base_of(peak)) * (_LOG2_E / temperature)), CHUNK)
+    total = units_in_order(tl.exp2((scores - base_of(peak)) * (_LOG2_E / temperature)), CHUNK)
     tl.store(partial + CHUNK_PEAK, peak)
-    tl.store(partial + CHUNK_TOTAL, number_of(tl.sum(units_or_no_number(sums, MASS_UNITS), 0), MASS_UNITS))
+    tl.store(partial + CHUNK_TOTAL, number_of(total, SHARE_UNITS))
     if greedy:
         best = tl.min(tl.where(scores == peak, columns, vocabulary), 0)
         tl.store(partial + CHUNK_ARG_MAX, best.to(tl.float32, bitcast=True))
@@ -104,18 +104,36 @@ def base_of(peak):
 
 
 @triton.jit
-def listed_scores(row_of, meta, fields, begin, end, first, at, CHUNK: tl.constexpr):
-    """(scores, ids, which are any) of a tile of the listed ids `begin .. end - 1`, those of the chunk alone.
+def load_moved(meta, fields, place, end, first, at, CHUNK: tl.constexpr):
+    """The listed ids at `place` up to `end` that are of the chunk and moved in this row; -1 for the others.
 
     Where the list's ids of a chunk begin and end is known by units, which may be larger than a chunk.
     """
+    moves = meta + tl.load(fields + ADJUSTED) + 3 * tl.load(fields + NUM_ADJUSTED)
+    move = tl.load(moves + place, mask=place < end, other=-1)
+    ids = move & (MOVED_ROW - 1)
+    return tl.where((move >= 0) & (move < (at + 1) * MOVED_ROW) & (ids >= first) & (ids < first + CHUNK), ids, -1)
+
+
+@triton.jit
+def moved_scores(row_of, meta, fields, begin, end, first, at, CHUNK: tl.constexpr):
+    """(scores, ids) of a tile of `load_moved`; -inf where the id is -1."""
     logits, stride_column = row_of
     place = begin + tl.arange(0, _LISTED)
-    inside = place < end
-    ids = tl.load(meta + tl.load(fields + ADJUSTED) + place, mask=inside, other=-1)
-    inside = inside & (ids >= first) & (ids < first + CHUNK)
-    raw = tl.load(logits + ids.to(tl.int64) * stride_column, mask=inside, other=float("-inf")).to(tl.float32)
-    return tl.where(inside, adjusted_listed(raw, ids, place, inside, meta, fields, at), float("-inf")), ids, inside
+    ids = load_moved(meta, fields, place, end, first, at, CHUNK)
+    raw = tl.load(logits + ids.to(tl.int64) * stride_column, mask=ids >= 0, other=float("-inf")).to(tl.float32)
+    return tl.where(ids >= 0, adjusted_listed(raw, ids, place, ids >= 0, meta, fields, at), float("-inf")), ids
+
+
+@triton.jit
+def bits_of_moved(meta, fields, begin, end, first, at, CHUNK: tl.constexpr):
+    """`[CHUNK / 32]` numbers, bit j of number n: whether id first + 32 n + j is moved in this row."""
+    words = first // 32 + tl.arange(0, CHUNK // 32)
+    bits = tl.zeros((CHUNK // 32,), dtype=tl.int32)
+    for some in range(begin, end, _MARKED):
+        place = some + tl.arange(0, _MARKED)
+        bits += bits_in(words, load_moved(meta, fields, place, end, first, at, CHUNK))
+    return bits
 
 
 @triton.jit
@@ -123,36 +141,38 @@ def leave_adjusted(
     row_of, first, vocabulary, meta, fields, at, temperature, greedy, truncated, partial, groups,
     CHUNK: tl.constexpr, GROUP: tl.constexpr, TRUNCATE: tl.constexpr,
 ):  # fmt: skip
-    """The same of a chunk with ids to adjust: those are left out of it and gone through by themselves, as they are few.
+    """The same of a chunk that may have ids to adjust: those that are moved in this row are left out of it and gone
+    through by themselves, as they are few.
 
-    Where there are penalties drafted ids are listed too, and the sum must not change with them: each of its terms is
-    cut alike, wherever it is added (`share_units`).
+    The list has more of them: what was drafted, where there are penalties. The sum must not change with that. So what
+    is left out follows from the row's law, what is added to the rest is exact, however it lies in the list, and where
+    nothing is moved the sum is that of `leave_chunk`.
     """
     logits, stride_column = row_of
     units = meta + tl.load(fields + ADJUSTED_UNITS)
     begin = tl.load(units + first // UNIT)
     end = tl.load(units + (tl.minimum(first + CHUNK, vocabulary) + UNIT - 1) // UNIT)
     columns = first + tl.arange(0, CHUNK)
-    bits = bits_of_ids(meta + tl.load(fields + ADJUSTED), begin, end, first, CHUNK, 1)
-    listed = tl.reshape((bits[:, None] >> tl.arange(0, 32)[None, :]) & 1, (CHUNK,)) != 0
+    bits = bits_of_moved(meta, fields, begin, end, first, at, CHUNK)
+    out = tl.reshape((bits[:, None] >> tl.arange(0, 32)[None, :]) & 1, (CHUNK,)) != 0
     place = logits + columns.to(tl.int64) * stride_column
-    scores = tl.load(place, mask=(columns < vocabulary) & (listed == 0), other=float("-inf")).to(tl.float32)
+    scores = tl.load(place, mask=(columns < vocabulary) & (out == 0), other=float("-inf")).to(tl.float32)
     peak = tl.max(scores, 0)
     for some in range(begin, end, _LISTED):
-        peak = tl.maximum(peak, tl.max(listed_scores(row_of, meta, fields, some, end, first, at, CHUNK)[0], 0))
+        peak = tl.maximum(peak, tl.max(moved_scores(row_of, meta, fields, some, end, first, at, CHUNK)[0], 0))
     base = base_of(peak)
     scale = _LOG2_E / temperature
-    total = share_units(tl.exp2((scores - base) * scale), CHUNK)
+    total = units_in_order(tl.exp2((scores - base) * scale), CHUNK)
     best = tl.min(tl.where(scores == peak, columns, vocabulary), 0)
     if TRUNCATE:
         leave_groups(scores, groups, CHUNK, GROUP)
         tl.debug_barrier()
     for some in range(begin, end, _LISTED):
-        moved, ids, inside = listed_scores(row_of, meta, fields, some, end, first, at, CHUNK)
-        total += share_units(tl.exp2((moved - base) * scale), _LISTED)
-        best = tl.minimum(best, tl.min(tl.where(inside & (moved == peak), ids, vocabulary), 0))
+        by_itself, ids = moved_scores(row_of, meta, fields, some, end, first, at, CHUNK)
+        total += share_units(tl.exp2((by_itself - base) * scale), _LISTED)
+        best = tl.minimum(best, tl.min(tl.where((ids >= 0) & (by_itself == peak), ids, vocabulary), 0))
         if TRUNCATE:
-            tl.atomic_max(groups + (ids - first) // GROUP, moved, mask=inside)
+            tl.atomic_max(groups + (ids - first) // GROUP, by_itself, mask=ids >= 0)
     tl.store(partial + CHUNK_PEAK, peak)
     tl.store(partial + CHUNK_TOTAL, number_of(total, SHARE_UNITS))
     if greedy:
@@ -182,8 +202,7 @@ def pass_one(
     groups += row * num_groups + chunk * (CHUNK // GROUP)
     is_adjusted = False
     if ADJUST:
-        listed = chunk_is_adjusted(meta, fields, first, vocabulary, CHUNK)
-        is_adjusted = listed | (tl.load(fields + PENALISED) != 0)
+        is_adjusted = chunk_is_adjusted(meta, fields, first, vocabulary, CHUNK)
     if is_adjusted:
         at = row.to(tl.int32) - tl.load(fields + ROW_START)
         leave_adjusted(

@@ -34,6 +34,12 @@ def entries_around(meta, begin, end, first, stop, KP: tl.constexpr):
 
 
 @triton.jit
+def bits_in(words, ids):
+    """Of each word of 32 ids the bits of these ids, which are different or below 0."""
+    return tl.sum(tl.where((ids >> 5)[None, :] == words[:, None], (1 << (ids & 31))[None, :], 0), 1)
+
+
+@triton.jit
 def bits_of_ids(ids, begin, end, first, CHUNK: tl.constexpr, STRIDE: tl.constexpr):
     """`[CHUNK / 32]`: bit j of number n for id first + 32 n + j, whether it is among the ids at `begin`, every
     `STRIDE`-th number until `end`.
@@ -43,7 +49,7 @@ def bits_of_ids(ids, begin, end, first, CHUNK: tl.constexpr, STRIDE: tl.constexp
     for at in range(begin, end, STRIDE * _FEW):
         places = at + STRIDE * tl.arange(0, _FEW)
         some = tl.load(ids + places, mask=places < end, other=-1)
-        bits += tl.sum(tl.where((some >> 5)[None, :] == words[:, None], (1 << (some & 31))[None, :], 0), 1)
+        bits += bits_in(words, some)
     return bits
 
 
@@ -105,13 +111,14 @@ def quad_exactly(
 
 @triton.jit
 def best_of_tile(
-    target, vocabulary, meta, fields, row, at, scores, out, any_out, lanes, words, state, temperature, noise,
-    token_map, best, result, ADJUST: tl.constexpr, MAP: tl.constexpr,
+    target, vocabulary, meta, fields, row, at, scores, out, any_out, lanes, state, temperature, noise, token_map,
+    best, result, ADJUST: tl.constexpr, MAP: tl.constexpr,
 ):  # fmt: skip
-    """The better of (best score + noise, that and its token packed) so far and of a tile `[N, 4]` of scores and noise
-    words, without those of the bits of `out` `[N]`.
+    """The better of (best score + noise, that and its token packed) so far and of a tile `[N, 4]` of scores, without
+    those of the bits of `out` `[N]`.
     """
-    bounds = (scores - state[0]) * (_LOG2_E / temperature) + noise_bound(words)
+    words = words_of_tile(noise, lanes, vocabulary, token_map, MAP)
+    bounds = tl.fma(scores - state[0], _LOG2_E / temperature + tl.zeros_like(scores), noise_bound(words))
     if any_out:
         bounds = tl.where((out[:, None] >> tl.arange(0, 4)[None, :]) & 1 != 0, float("-inf"), bounds)
     bounds = in_order(tl.max(bounds, 1))

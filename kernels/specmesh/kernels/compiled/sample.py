@@ -30,7 +30,7 @@ from specmesh.kernels.compiled.launching import let_next_launch_begin, wait_for_
 from specmesh.kernels.compiled.law import float_field, log_law, scores_at, session_fields
 from specmesh.kernels.compiled.noise import key_of, noise_of_row
 from specmesh.kernels.compiled.pass_one import chunk_scores, load_chunk
-from specmesh.kernels.compiled.pick import best_of_tile, entries_in_chunk, words_of_tile
+from specmesh.kernels.compiled.pick import best_of_tile, entries_in_chunk
 from specmesh.kernels.compiled.totals import load_state
 
 
@@ -48,8 +48,6 @@ def draw_tile(
 ):  # fmt: skip
     """The better of (best, result) and of the tile of ids `first ..`, whose logits are `raw`."""
     lanes = first // 4 + tl.arange(0, TILE // 4)
-    # Worked out while what is loaded is on its way.
-    words = words_of_tile(noise, lanes, vocabulary, token_map, MAP)
     scores = chunk_scores(raw, vocabulary, meta, fields, lanes, first, at, TILE, ADJUST)
     out, any_out = entries_in_chunk(meta, entries[0], entries[1], first, TILE, KP)
     if TRUNCATE:
@@ -59,8 +57,8 @@ def draw_tile(
         out = out | tl.sum(tl.where(log_target > float("-inf"), 0, 1 << place), 1)
         any_out = tl.max(out, 0) > 0
     return best_of_tile(
-        target, vocabulary, meta, fields, row, at, scores, out, any_out, lanes, words, state, temperature, noise,
-        token_map, best, result, ADJUST, MAP,
+        target, vocabulary, meta, fields, row, at, scores, out, any_out, lanes, state, temperature, noise, token_map,
+        best, result, ADJUST, MAP,
     )  # fmt: skip
 
 

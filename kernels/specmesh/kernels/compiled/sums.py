@@ -67,6 +67,12 @@ def sums_of_32(values, SIZE: tl.constexpr):
 
 
 @triton.jit
+def units_in_order(shares, SIZE: tl.constexpr):
+    """int64: the sum of `[SIZE]` numbers of at most 1 in `SHARE_UNITS`, rounded as float sums of 32 are."""
+    return tl.sum(units_or_no_number(sums_of_32(shares, SIZE), SHARE_UNITS), 0)
+
+
+@triton.jit
 def cut_in_two(shares):
     """Numbers of at most 1, rounded to `SHARE_UNITS`, as a multiple of 2^-19 and one of 2^-39 of at most 2^-20.
 

@@ -18,35 +18,25 @@ from specmesh.kernels.compiled.fields import (
     PEAK,
     TIE,
 )
+from specmesh.kernels.compiled.sums import number_of, units_or_no_number
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
+_UNITS = tl.constexpr(2.0**32)
+"""Of what a row weighs: fewer than of a chunk, so that as many chunks have room."""
 MAX_CHUNKS = 128
-"""Of a row; there is code for each."""
-
-
-@triton.jit
-def load_of_chunk(partials, rows, valid, chunk, num_chunks, other, FIELD: tl.constexpr):
-    """A field of these rows' one chunk, `[LP]`."""
-    chunks = tl.zeros_like(rows) + chunk
-    partial = partials + (rows * num_chunks + chunks) * PARTIAL_FIELDS + FIELD
-    return tl.load(partial, mask=valid & (chunks < num_chunks), other=other)
 
 
 @triton.jit
 def row_totals(partials, rows, valid, num_chunks, temperature, CHUNKS: tl.constexpr):
-    """(maximum, sum of exp relative to it) of these rows at this temperature, `[LP]`.
-
-    Chunk by chunk, each row by itself: so its sum has an order, and no thread waits for another.
-    """
-    peak = tl.full(rows.shape, float("-inf"), tl.float32)
-    for chunk in tl.static_range(CHUNKS):
-        peak = tl.maximum(peak, load_of_chunk(partials, rows, valid, chunk, num_chunks, float("-inf"), CHUNK_PEAK))
-    total = tl.zeros_like(peak)
-    for chunk in tl.static_range(CHUNKS):
-        peaks = load_of_chunk(partials, rows, valid, chunk, num_chunks, float("-inf"), CHUNK_PEAK)
-        sums = load_of_chunk(partials, rows, valid, chunk, num_chunks, 0.0, CHUNK_TOTAL)
-        total += sums * tl.exp2((peaks - peak) * (_LOG2_E / temperature))
-    return peak, total
+    """(maximum, sum of exp relative to it) of these rows at this temperature, `[LP]`."""
+    chunks = tl.arange(0, CHUNKS)[None, :]
+    mask = valid[:, None] & (chunks < num_chunks)
+    partial = partials + (rows[:, None] * num_chunks + chunks) * PARTIAL_FIELDS
+    peaks = tl.load(partial + CHUNK_PEAK, mask=mask, other=float("-inf"))
+    sums = tl.load(partial + CHUNK_TOTAL, mask=mask, other=0.0)
+    peak = tl.max(peaks, 1)
+    terms = sums * tl.exp2((peaks - peak[:, None]) * (_LOG2_E / temperature))
+    return peak, number_of(tl.sum(units_or_no_number(terms, _UNITS), 1), _UNITS)
 
 
 @triton.jit
