@@ -48,6 +48,7 @@ CASES = [
     Case("float32", AttentionShape(4, 2, 64, 64), 1),
     Case("float32", AttentionShape(4, 2, 64, 64), 4),
     Case("float32", AttentionShape(2, 2, 256, 256), 2),
+    Case("float32", AttentionShape(8, 2, 192, 256), 1),
     Case("float16", AttentionShape(6, 2, 80, 96), 2),
     Case("bfloat16", AttentionShape(3, 1, 128, 64), 1),
     Case("bfloat16", AttentionShape(8, 1, 96, 128), 4),
@@ -84,7 +85,7 @@ def error_of(case: Case, device: str) -> float:
             values[block, position % 16] = random(generator, *values.shape[2:]).to(device, dtype)
     padding = torch.tensor([-1], device=device)
     kv_write(key, value, keys, values, torch.cat((torch.from_numpy(layout.slots).to(device), padding))[:num_tokens])
-    queries = queries_per_tile(SPANS, shape.num_heads // shape.num_kv_heads)
+    queries = queries_per_tile(SPANS, shape)
     tiles, tables = (torch.from_numpy(array.copy()).to(device) for array in (layout.tiles(queries), layout.tables))
     tiles = torch.cat((tiles, tiles.new_tensor([[0, 30, 0, 1]])))  # padding
     found = paged_attention(query, keys, values, tiles, tables, 0.3, Tiling(queries, case.splits))

@@ -49,11 +49,12 @@ class Gather:
             self._learn(key, min(float(arrived_ns - left_ns), self._tick_ns))
 
     def _learn(self, key: SessionKey, away_ns: float) -> None:
-        usual_ns = self._usual_ns or away_ns
-        error_ns = away_ns - self._away_ns.get(key, usual_ns)
-        self._away_ns[key] = away_ns - (1 - _WEIGHT) * error_ns
-        self._deviation_ns += _WEIGHT * (abs(error_ns) - self._deviation_ns)
-        self._usual_ns = usual_ns + _WEIGHT * (away_ns - usual_ns)
+        if not self._usual_ns:
+            self._usual_ns = self._deviation_ns = away_ns
+        before_ns = self._away_ns.get(key, self._usual_ns)
+        self._away_ns[key] = before_ns + _WEIGHT * (away_ns - before_ns)
+        self._deviation_ns += _WEIGHT * (abs(away_ns - before_ns) - self._deviation_ns)
+        self._usual_ns += _WEIGHT * (away_ns - self._usual_ns)
 
     def gone(self, key: SessionKey) -> None:
         """A session has ended."""
@@ -62,7 +63,7 @@ class Gather:
         self._away_ns.pop(key, None)
 
     def wait_until(self, now_ns: int, num_ready: int) -> int | None:
-        """Until when the next tick, for which `num_ready` sessions have work, should wait; None: not at all.
+        """Until when the next tick should wait; None: not at all. `num_ready` sessions have sent their entries for it.
 
         Decided when it is first asked after a tick; then it is over when those waited for are back, or the time is.
         """

@@ -23,7 +23,7 @@ TILE_FIELDS = 4
 LEAST_ROWS = 16
 """Of a product on tensor cores."""
 LARGE_ROWS = 64
-"""Tiles of more rows get twice the warps."""
+"""Tiles of more rows get twice the warps, which hold twice the results in registers, and half the keys a turn."""
 
 
 @dataclass(frozen=True, slots=True)
