@@ -1,7 +1,7 @@
 """What every policy promises: legal choices, validated settings; `fixed`; arithmetic of block lengths."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -29,6 +29,7 @@ views = st.builds(StepView, st.integers(0, 3), st.integers(1, 99), st.integers(0
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
+@settings(deadline=None)  # a busy machine is no fault
 @given(steps=st.lists(st.tuples(views, st.integers(0, 12), st.booleans()), max_size=20), seed=st.integers(0, 9))
 def test_a_choice_is_among_what_is_offered_and_no_longer_than_allowed(
     name: str, steps: list[tuple[StepView, int, bool]], seed: int

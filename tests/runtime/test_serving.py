@@ -57,9 +57,10 @@ async def test_c31_health_is_not_serving_until_told_and_serving_after() -> None:
 async def test_c31_the_process_is_live_while_it_loads_and_while_it_drains() -> None:
     """C31: a liveness probe must not end a process that is only not ready."""
     release = asyncio.Event()
-    async with scripted_server(Script(on_call=release.wait)) as server, channel(server.address) as to_server:
+    script = Script(on_call=release.wait)
+    async with scripted_server(script) as server, channel(server.address) as to_server:
         call = asyncio.create_task(call_every_kind(to_server))
-        await server_started(to_server)
+        await script.started.wait()
         drain = asyncio.create_task(server.drain())
         await wait_for_health(to_server, DRAFT_NAME, NOT_SERVING)
         assert await health_of(to_server, LIVENESS) == SERVING

@@ -145,7 +145,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                             async for response in responses:
                                 await writer.write(response)
             except NotRead as error:
-                await _end_unread(context, error)
+                await _end_unread(context, error, method)
             except Exception as error:  # noqa: BLE001  the last stop before the wire: every failure gets a status
                 await _abort(context, error, method)
 
@@ -208,7 +208,8 @@ def _undecodable(error: BaseException) -> str:
     return _why_unreadable(error) if isinstance(error, DecodeError | _TooLarge) else ""
 
 
-async def _end_unread(context: "Context", error: NotRead) -> None:
+async def _end_unread(context: "Context", error: NotRead, method: str) -> None:
+    _log.info("a client did not read its stream", extra={"method": method})
     with suppress(TimeoutError):
         await asyncio.wait_for(context.abort(error.status, error.message, error_metadata(error)), STATUS_SECONDS)
 
