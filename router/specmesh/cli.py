@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from specmesh.client import Prompt
-from specmesh.command.connection import Connection, connection_options, run
+from specmesh.command.connection import Connection, connection_options, run, usage_errors_told
 from specmesh.command.generate_options import draft_options, request_flags, request_options, token_ids
 
 CHAT_ROLES = ("system", "user")
@@ -111,13 +111,14 @@ def generate(
     from specmesh.command.generate import generate as generate_text
     from specmesh.command.waterfall import new_traceparent
 
-    if trace and (as_json or not flags["steps"]):
-        raise click.UsageError("--trace goes neither with --json nor with --no-steps.")
+    with usage_errors_told(as_json=as_json):
+        if trace and (as_json or not flags["steps"]):
+            raise click.UsageError("--trace goes neither with --json nor with --no-steps.")
+        given: Any = request_options(flags)
+        text = prompt_of(prompt, file, tokens, chat=chat, system=system)
     traceparent = new_traceparent() if trace else None
     connect = partial(connection.client, timeout, traceparent)
-    given: Any = request_options(flags)
     console = _console(stderr=True, highlight=False)
-    text = prompt_of(prompt, file, tokens, chat=chat, system=system)
     shown = generate_text(
         connect, text, given, as_json=as_json, output=sys.stdout, console=console, traceparent=traceparent
     )

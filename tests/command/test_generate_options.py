@@ -1,5 +1,6 @@
 """What `specmesh generate` can ask for, against the public API."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,3 +82,8 @@ def test_a_list_that_is_none_is_a_usage_error(arguments: tuple[str, ...], words:
     said = CliRunner().invoke(main, ["generate", "x", *arguments], env={"COLUMNS": "200"})
     assert said.exit_code == 2
     assert words in said.stderr
+    assert said.stdout == ""
+    told = CliRunner().invoke(main, ["generate", "x", "--json", *arguments], env={"COLUMNS": "200"})
+    assert told.exit_code == 2
+    error = json.loads(told.stdout)["error"]
+    assert (error["code"], error["message"]) == ("INVALID_ARGUMENT", words)

@@ -5,7 +5,8 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -146,10 +147,26 @@ def run(main: Coroutine[Any, Any, R], connection: Connection, *, as_json: bool =
         return asyncio.run(main)
     except SpecMeshError as error:
         if as_json:
-            sys.stdout.write(json.dumps({"error": error_json(error)}, ensure_ascii=False, indent=2) + "\n")
+            _write_error(error_json(error))
         fail(error, connection)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+@contextmanager
+def usage_errors_told(*, as_json: bool) -> Iterator[None]:
+    """A mistake of a command line is a JSON object too where one is expected; click says it in words, status 2."""
+    try:
+        yield
+    except click.UsageError as error:
+        if as_json:
+            code = grpc.StatusCode.INVALID_ARGUMENT
+            _write_error(error_json(SpecMeshError(code, error.format_message())))
+        raise
+
+
+def _write_error(error: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"error": error}, ensure_ascii=False, indent=2) + "\n")
 
 
 def error_json(error: SpecMeshError) -> dict[str, Any]:
