@@ -85,7 +85,7 @@ def error_of(case: Case, device: str) -> float:
             values[block, position % 16] = random(generator, *values.shape[2:]).to(device, dtype)
     padding = torch.tensor([-1], device=device)
     kv_write(key, value, keys, values, torch.cat((torch.from_numpy(layout.slots).to(device), padding))[:num_tokens])
-    queries = queries_per_tile(SPANS, shape)
+    queries = queries_per_tile(SPANS, shape.num_heads // shape.num_kv_heads)
     tiles, tables = (torch.from_numpy(array.copy()).to(device) for array in (layout.tiles(queries), layout.tables))
     tiles = torch.cat((tiles, tiles.new_tensor([[0, 30, 0, 1]])))  # padding
     found = paged_attention(query, keys, values, tiles, tables, 0.3, Tiling(queries, case.splits))

@@ -17,7 +17,7 @@ from torch import Tensor
 from specmesh.model.attention import AttentionShape, CompiledPlan, PagedCache
 from specmesh.model.spans import Span
 from specmesh.model.staging import Staging
-from specmesh.model.tiles import LEAST_SPLIT_TOKENS, MAX_SPLITS, PROGRAMS, max_queries_per_tile
+from specmesh.model.tiles import LEAST_SPLIT_TOKENS, MAX_SPLITS, MAX_TILE_ROWS, PROGRAMS
 
 TOKENS = (1, 2, 4, 5, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640)
 TILES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -90,7 +90,8 @@ class TickGraphs:
         self._cache = cache
         self._attention = attention
         self._record = record
-        self._chunk_queries = max_queries_per_tile(attention)
+        most = MAX_TILE_ROWS // (attention.num_heads // attention.num_kv_heads)
+        self._chunk_queries = 1 << (max(1, most).bit_length() - 1)
         self._step_queries = min(MAX_QUERIES, self._chunk_queries)
         self._steps = [size for size in TOKENS if size < max_rows] + [max_rows]
         longest = max_rows + max_chunk if max_chunk else 0

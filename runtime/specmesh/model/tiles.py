@@ -10,10 +10,8 @@ from specmesh.model.attention import AttentionShape, CompiledPlan
 from specmesh.model.layout import layout_of
 from specmesh.model.spans import Span
 
-MAX_TILE_ROWS = 128
-"""Queries times the heads that share keys: rows of one product, for which keys are read once."""
-LARGE_HEAD = 128
-"""Of larger heads half as many rows fit a multiprocessor's shared memory."""
+MAX_TILE_ROWS = 64
+"""Queries times the heads that share keys: rows of one product."""
 MAX_SPLITS = 32
 LEAST_SPLIT_TOKENS = 256
 """A shorter part of a context is not worth a program of its own."""
@@ -21,17 +19,11 @@ PROGRAMS = 264
 """Two for each multiprocessor of a large GPU: more at once do not run faster."""
 
 
-def max_queries_per_tile(attention: AttentionShape) -> int:
-    """A power of two."""
-    large = max(attention.key_size, attention.value_size) > LARGE_HEAD
-    most = MAX_TILE_ROWS // (2 if large else 1) * attention.num_kv_heads // attention.num_heads
-    return 1 << (max(1, most).bit_length() - 1)
-
-
-def queries_per_tile(spans: Sequence[Span], attention: AttentionShape) -> int:
-    """A power of two: what the longest span has, as far as a tile has room."""
+def queries_per_tile(spans: Sequence[Span], group: int) -> int:
+    """A power of two: what the longest span has, up to `MAX_TILE_ROWS` rows. `group`: query heads per key head."""
     longest = max(len(span.token_ids) for span in spans)
-    return min(1 << (longest - 1).bit_length(), max_queries_per_tile(attention))
+    most = max(1, MAX_TILE_ROWS // group)
+    return min(1 << (longest - 1).bit_length(), 1 << (most.bit_length() - 1))
 
 
 def num_splits(spans: Sequence[Span], num_tiles: int, num_kv_heads: int) -> int:
@@ -43,7 +35,7 @@ def num_splits(spans: Sequence[Span], num_tiles: int, num_kv_heads: int) -> int:
 
 def make_compiled_plan(spans: Sequence[Span], attention: AttentionShape, device: torch.device) -> CompiledPlan:
     """The plan of a forward over the spans' tokens, for the Triton kernels: two copies to the device."""
-    queries = queries_per_tile(spans, attention)
+    queries = queries_per_tile(spans, attention.num_heads // attention.num_kv_heads)
     layout = layout_of(spans)
     tiles = layout.tiles(queries)
     both = torch.from_numpy(np.concatenate((tiles.reshape(-1), layout.tables))).to(device)

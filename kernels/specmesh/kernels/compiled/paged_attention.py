@@ -22,8 +22,6 @@ TILE_FIELDS = 4
 """Of a tile: first row of the flat row, its position, number of queries (0: padding), where its block table begins."""
 LEAST_ROWS = 16
 """Of a product on tensor cores."""
-LARGE_ROWS = 64
-"""Tiles of more rows get twice the warps, which hold twice the results in registers, and half the keys a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +32,10 @@ class Tiling:
     splits: int
 
 
-def keys_per_turn(head_size: int, item_bytes: int, rows: int) -> int:
-    """Keys per turn of the loop, measured: 128 for 16-bit heads of 128; float32 multiplies in registers: fewer.
-
-    Large tiles, of prompts, have more to keep of each key: 64.
-    """
+def keys_per_turn(head_size: int, item_bytes: int) -> int:
+    """Keys per turn of the loop, measured: 128 for 16-bit heads of 128; float32 multiplies in registers: fewer."""
     padded: int = triton.next_power_of_2(head_size)
-    return max(16, min(128, 65536 // (padded * item_bytes**2)) // (2 if rows > LARGE_ROWS else 1))
+    return max(16, min(128, 65536 // (padded * item_bytes**2)))
 
 
 @triton.jit
@@ -171,11 +166,11 @@ def paged_attention(
     sums = torch.empty(*lead, value_p, dtype=torch.float32, device=query.device)
     peaks, totals = torch.empty(2, *lead, dtype=torch.float32, device=query.device)
     early = early_options(query.device, query.shape[0])
-    keys = keys_per_turn(max(key_size, value_size), query.element_size(), rows)
+    keys = keys_per_turn(max(key_size, value_size), query.element_size())
     _attend_tile[(num_tiles, heads, splits)](
         query, key_cache, value_cache, tiles, tables, out, sums, peaks, totals, scale, *query.stride(), splits,
         heads, group, key_size, value_size, key_p, value_p, tiling.queries, rows, keys, splits == 1, widen,
-        num_warps=8 if rows > LARGE_ROWS else 4, num_stages=2, **early,
+        num_stages=2, **early,
     )  # fmt: skip
     if splits > 1:
         _merge[(num_tiles, heads, tiling.queries * group)](
