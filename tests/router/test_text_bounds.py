@@ -90,6 +90,19 @@ def test_where_a_token_may_stand_for_any_number_of_characters_nothing_is_said(
     assert most_characters(raw) is None
 
 
+@pytest.mark.parametrize("part", ["model", "normalizer"])
+def test_of_a_part_that_does_not_say_what_it_is_nothing_is_said(part: str) -> None:
+    """Files of old have none of these types, and tokenizers takes them as they are."""
+    tokenizer = byte_level_bpe()
+    tokenizer.normalizer = normalizers.Prepend("x")
+    raw = json.loads(to_bytes(tokenizer))
+    assert most_characters(raw)
+    del raw[part]["type"]
+    old = Tokenizer(json.dumps(raw).encode())
+    assert old.least_tokens(10**9) == 0
+    assert old.encode_text("a b") == Tokenizer(to_bytes(tokenizer)).encode_text("a b")
+
+
 def test_kinds_with_words_for_all_that_is_unknown_have_no_bound() -> None:
     for name in ("metaspace", "word_level", "word_piece", "word_suffix"):
         assert Tokenizer(to_bytes(every_kind()[name])).least_tokens(10**9) == 0

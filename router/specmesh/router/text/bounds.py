@@ -2,7 +2,8 @@
 
 It does where every character of a text is in some token: byte-level BPE, or BPE that falls back to bytes, with stages
 before it that drop nothing. A word for all that is unknown, whitespace that is stripped, or an added token that takes
-the spaces beside it along may stand for any length, and then nothing is said.
+the spaces beside it along may stand for any length, and then nothing is said; nor of a part that does not say what it
+is, as files of old write them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,38 +30,40 @@ def most_characters(tokenizer: Mapping[str, Any]) -> int | None:
 def _stages(stage: Stage | None, below: str) -> Sequence[Stage]:
     if stage is None:
         return ()
-    return tuple(stage[below]) if stage["type"] == "Sequence" else (stage,)
+    return tuple(stage[below]) if stage.get("type") == "Sequence" else (stage,)
 
 
 def _normalizer_shrinks(normalizer: Stage | None) -> int | None:
     """Characters of a text that become one at most; None for a normalizer that may drop any number."""
     shrinks = 1
     for stage in _stages(normalizer, "normalizers"):
-        if stage["type"] == "NFC":
+        kind = stage.get("type")
+        if kind == "NFC":
             shrinks *= NFC_SHRINKS
-        elif stage["type"] == "Replace":
+        elif kind == "Replace":
             pattern = stage["pattern"].get("String")
             if pattern is None or len(pattern) > len(stage["content"]):
                 return None
-        elif stage["type"] not in ("Prepend", "NFD"):
+        elif kind not in ("Prepend", "NFD"):
             return None
     return shrinks
 
 
 def _keeps_all(stage: Stage) -> bool:
-    if stage["type"] in ("Split", "Punctuation"):
+    kind = stage.get("type")
+    if kind in ("Split", "Punctuation"):
         return stage.get("behavior") != "Removed"
-    return stage["type"] in ("ByteLevel", "Digits", "Metaspace")
+    return kind in ("ByteLevel", "Digits", "Metaspace")
 
 
 def _covers_all(model: Stage, before: Sequence[Stage]) -> bool:
     """Whether every byte is a token, so that nothing is unknown."""
-    if model["type"] != "BPE":
+    if model.get("type") != "BPE":
         return False
     vocabulary = model["vocab"]
     if model.get("byte_fallback"):
         return all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
-    return any(stage["type"] == "ByteLevel" for stage in before) and _letters_of_bytes() <= vocabulary.keys()
+    return any(stage.get("type") == "ByteLevel" for stage in before) and _letters_of_bytes() <= vocabulary.keys()
 
 
 def _letters_of_bytes() -> frozenset[str]:
