@@ -235,8 +235,8 @@ async def test_a_new_entry_ends_the_block_before() -> None:
             await peer.talk.read()
         await peer.talk.send([draft_ask_to_entry(ask_for([*CONTEXT, 2], 1, 1))])
         new = peer.talk.expect(1, 5)
-        drafter.go.release(20)
         while not new.done:
+            drafter.go.release()
             await peer.talk.read()
         assert old.reason == "DEADLINE"
         assert_honest(old, old_ask, 5)
