@@ -5,10 +5,13 @@ from numbers import Integral, Real
 
 import grpc
 
-from specmesh._client_results import InvalidRequest
+from specmesh._client_results import InvalidRequest, request_above
+from specmesh.v1 import router_service_pb2 as pb
 
-MOST_REQUEST_BYTES = 1 << 30
-"""gRPC's buffers for retries count in 32 bits."""
+MAX_REQUEST_BYTES = 4 << 20
+"""Of a request, unless a client is told otherwise."""
+MOST_REQUEST_BYTES = (1 << 30) - 1
+"""gRPC's buffer for retries is twice as large, and counts in 31 bits."""
 MAX_REQUEST_WORDS = f"must be a whole number from 1 to {MOST_REQUEST_BYTES}"
 MAX_TIMEOUT_SECONDS = 10 * 365 * 86_400
 """Beyond some centuries a deadline no longer fits a timestamp."""
@@ -17,6 +20,14 @@ MAX_TIMEOUT_SECONDS = 10 * 365 * 86_400
 def refusal(path: str, problem: str) -> InvalidRequest:
     """The error for a field that is refused before sending."""
     return InvalidRequest(grpc.StatusCode.INVALID_ARGUMENT, f"{path}: {problem}", reason="INVALID_VALUE", field=path)
+
+
+def checked_size(request: pb.GenerateRequest, max_bytes: int) -> pb.GenerateRequest:
+    """A request that is sent. Raises `InvalidRequest` for one of more than `max_bytes`."""
+    if (size := request.ByteSize()) > max_bytes:
+        problem = request_above(size, max_bytes)
+        raise InvalidRequest(grpc.StatusCode.INVALID_ARGUMENT, problem, reason="INVALID_VALUE", field="request")
+    return request
 
 
 def checked_timeout(timeout: object) -> float:

@@ -17,7 +17,6 @@ Prompt = str | Sequence[int] | Sequence[tuple[str, str]] | Sequence[Mapping[str,
 PROMPTS = "a text, a list of token ids, or a list of messages: (role, text) or {'role': ..., 'content': ...}"
 RAW = (bytes, bytearray, memoryview)
 """Sequences of numbers that are never meant as token ids."""
-MAX_REQUEST_BYTES = 4 << 20
 
 
 class Options(TypedDict, total=False):
@@ -78,8 +77,8 @@ _MESSAGES = {
 }
 
 
-def build_request(prompt: Prompt, options: Mapping[str, Any], max_bytes: int = MAX_REQUEST_BYTES) -> pb.GenerateRequest:
-    """A checked request of at most `max_bytes`.
+def build_request(prompt: Prompt, options: Mapping[str, Any]) -> pb.GenerateRequest:
+    """A request that the wire can carry, of whatever size.
 
     Raises `InvalidRequest` naming the field whose value the wire cannot carry, TypeError for an option there is not.
     """
@@ -91,11 +90,6 @@ def build_request(prompt: Prompt, options: Mapping[str, Any], max_bytes: int = M
     _set_prompt(request, prompt)
     for name, value in options.items():
         _set_field(request, FIELD_PATHS.get(name, name), value)
-    if (size := request.ByteSize()) > max_bytes:
-        more = "give the client max_request_bytes where the router takes more (server.max_message_bytes)"
-        raise refusal(
-            "input", f"the request is {size} bytes; at most {max_bytes} are sent: shorten the prompt, or {more}"
-        )
     return request
 
 

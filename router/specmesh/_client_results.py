@@ -167,11 +167,20 @@ def error_from_rpc(failure: grpc.RpcError) -> SpecMeshError:
 
 
 def _too_large(code: grpc.StatusCode, side: str, way: str, size: str, limit: str) -> InvalidRequest:
-    if (side, way) in (("SERVER", "Received"), ("CLIENT", "Sent")):
-        problem = f"input: a message of {size} bytes, and the router takes {limit} (server.max_message_bytes)"
-        return InvalidRequest(code, f"{problem}: shorten the prompt", field="input")
+    match side, way:
+        case "CLIENT", "Sent":
+            return InvalidRequest(code, request_above(int(size), int(limit)), field="request")
+        case "SERVER", "Received":  # a router takes in more than its limit, to refuse it: the number is not the limit
+            problem = f"request: {size} bytes, and the router takes less (server.max_message_bytes): shorten the prompt"
+            return InvalidRequest(code, problem, field="request")
     problem = f"output: a message of {size} bytes, and {limit} are {'sent' if way == 'Sent' else 'taken'}"
     return InvalidRequest(code, f"{problem}: stream it (without unary), or ask for less", field="output")
+
+
+def request_above(size: int, most: int) -> str:
+    """What is said of a request of more bytes than this client sends."""
+    more = "give the client max_request_bytes where the router takes more (server.max_message_bytes)"
+    return f"request: {size} bytes, and at most {most} are sent: shorten the prompt, or {more}"
 
 
 def _read_details(raw: bytes) -> dict[str, Any]:

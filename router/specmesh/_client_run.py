@@ -5,7 +5,17 @@ import time
 import grpc
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
-from specmesh._client_results import Delta, Event, Finished, Partial, SpecMeshError, Started, error_from_rpc
+from specmesh._client_checks import checked_size
+from specmesh._client_results import (
+    Delta,
+    Event,
+    Finished,
+    InvalidRequest,
+    Partial,
+    SpecMeshError,
+    Started,
+    error_from_rpc,
+)
 from specmesh.v1 import router_service_pb2 as pb
 
 RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
@@ -16,12 +26,19 @@ class Run:
     """One generation over one stream or several (no IO): what to send, what came, whether to go on after a failure."""
 
     def __init__(
-        self, request: pb.GenerateRequest, timeout: float, resumes: int, partial: Partial | None = None
+        self,
+        request: pb.GenerateRequest,
+        timeout: float,
+        resumes: int,
+        max_bytes: int,
+        partial: Partial | None = None,
     ) -> None:
-        self.request = request
+        """`max_bytes`: of a request; the one of a resume is larger by what has come. Raises `InvalidRequest`."""
+        self.request = checked_size(request, max_bytes)
         self.finished = False
         self._deadline = time.monotonic() + timeout
         self._resumes = resumes
+        self._max_bytes = max_bytes
         self._backoff = FIRST_BACKOFF_SECONDS
         self._started = None if partial is None else partial.started
         self._token_ids = list(request.continuation_token_ids)
@@ -70,16 +87,24 @@ class Run:
             raise self._broken(grpc.StatusCode.DATA_LOSS, "the stream ended without its last event")
 
     def resume_after(self, failure: grpc.RpcError) -> float:
-        """Seconds to wait before the next stream; raises the error when there shall be none."""
+        """Seconds to wait before the next stream; raises the error when there shall be none, with what had come."""
         error = error_from_rpc(failure)
         error.partial = partial = self._partial()
         wait = self._backoff if error.retry_after is None else error.retry_after
-        if self._resumes <= 0 or partial is None or error.code not in RETRYABLE or wait >= self.remaining:
+        hopeless = isinstance(error, InvalidRequest) or error.code not in RETRYABLE
+        if self._resumes <= 0 or partial is None or hopeless or wait >= self.remaining:
             raise error from failure
-        self.request = partial.next_request()
+        self.request = self._sendable(partial, failure)
         self._resumes -= 1
         self._backoff = min(2 * self._backoff, MAX_BACKOFF_SECONDS)
         return wait
+
+    def _sendable(self, partial: Partial, failure: grpc.RpcError) -> pb.GenerateRequest:
+        try:
+            return checked_size(partial.next_request(), self._max_bytes)
+        except InvalidRequest as error:
+            error.partial = partial
+            raise error from failure
 
     def _partial(self) -> Partial | None:
         if self._started is None:

@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 
 from specmesh._client_channel import Tls, async_channel, channel
 from specmesh._client_checks import (
+    MAX_REQUEST_BYTES,
     checked_flag,
     checked_request_bytes,
     checked_resumes,
@@ -29,7 +30,7 @@ from specmesh._client_checks import (
     checked_tracer,
     refusal,
 )
-from specmesh._client_request import MAX_REQUEST_BYTES, Options, Prompt, build_request
+from specmesh._client_request import Options, Prompt, build_request
 from specmesh._client_results import (
     DeadlineExceeded,
     Delta,
@@ -123,7 +124,7 @@ class _Connection:
         return self._timeout if timeout is None else checked_timeout(timeout)
 
     def _run(self, request: pb.GenerateRequest, timeout: float | None, partial: Partial | None = None) -> Run:
-        return Run(request, self._seconds(timeout), self._resumes, partial)
+        return Run(request, self._seconds(timeout), self._resumes, self._max_bytes, partial)
 
 
 class Client(_Connection):
@@ -143,7 +144,7 @@ class Client(_Connection):
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> Generator[Event, None, None]:
         """Events as they come; closing the iterator cancels. A bad request raises here, before anything is sent."""
-        return self._events(self._run(build_request(prompt, options, self._max_bytes), timeout))
+        return self._events(self._run(build_request(prompt, options), timeout))
 
     def resume(self, partial: Partial, *, timeout: float | None = None) -> Generator[Event, None, None]:
         """The events that were still to come when `partial` broke off."""
@@ -214,7 +215,7 @@ class AsyncClient(_Connection):
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> AsyncGenerator[Event, None]:
         """As `Client.stream`."""
-        return self._events(self._run(build_request(prompt, options, self._max_bytes), timeout))
+        return self._events(self._run(build_request(prompt, options), timeout))
 
     def resume(self, partial: Partial, *, timeout: float | None = None) -> AsyncGenerator[Event, None]:
         """As `Client.resume`."""

@@ -185,8 +185,9 @@ def test_numbers_of_numpy_are_numbers(integer: Any) -> None:
         ({"plaintext_token": "yes"}, "plaintext_token: must be True or False"),
         ({"plaintext_token": None}, "plaintext_token: must be True or False"),
         ({"tracer": 5}, "tracer: must be an OpenTelemetry Tracer, or a W3C traceparent"),
-        ({"max_request_bytes": True}, "max_request_bytes: must be a whole number from 1 to 1073741824"),
-        ({"max_request_bytes": 0}, "max_request_bytes: must be a whole number from 1 to 1073741824"),
+        ({"max_request_bytes": True}, "max_request_bytes: must be a whole number from 1 to 1073741823"),
+        ({"max_request_bytes": 1 << 30}, "max_request_bytes: must be a whole number from 1 to 1073741823"),
+        ({"max_request_bytes": 0}, "max_request_bytes: must be a whole number from 1 to 1073741823"),
         ({"timeout": None}, "timeout: must be a positive number of seconds, at most 315360000 (ten years)"),
     ],
 )
@@ -194,6 +195,17 @@ def test_what_a_client_cannot_be_given_is_refused_by_name(options: dict[str, Any
     with pytest.raises(InvalidRequest) as refused:
         Client("localhost:1", **options)
     assert refused.value.message == words
+
+
+def test_the_largest_bound_of_a_request_makes_a_channel() -> None:
+    with Client("localhost:1", max_request_bytes=(1 << 30) - 1) as client:
+        assert client.stream("x", max_output_tokens=1)
+
+
+def test_a_request_above_the_bound_is_refused_before_it_is_sent() -> None:
+    with Client("localhost:1") as client, pytest.raises(InvalidRequest) as refused:
+        client.stream("x" * (4 << 20), max_output_tokens=1)
+    assert refused.value.field == "request"
 
 
 @pytest.mark.parametrize("resumes", [None, True, -1, 1.5, "3"])
@@ -222,7 +234,6 @@ def test_a_token_that_no_header_can_carry_is_refused_by_name_and_not_shown(token
     ("prompt", "field"),
     [
         ([], "input"),
-        ("x" * (4 << 20), "input"),
         ([3, -1], "tokens.ids"),
         ([("user", "hi"), ("user", 5)], "chat.messages[1]"),
         ([("user",)], "chat.messages[0]"),

@@ -241,6 +241,17 @@ async def test_a_request_somewhat_over_the_limit_is_told_which_limit_and_what_to
         assert not any((await call_every_kind(to_server)).values())
 
 
+async def test_the_largest_limit_of_a_message_makes_a_server() -> None:
+    most = (1 << 30) - 1
+    async with (
+        scripted_server(Script(), ServerConfig(max_message_bytes=most)) as server,
+        channel(server.address, max_message_bytes=most) as to_server,
+    ):
+        assert not any((await call_every_kind(to_server)).values())
+    with pytest.raises(ValidationError, match="max_message_bytes"):
+        ServerConfig(max_message_bytes=1 << 30)
+
+
 async def test_a_port_in_use_is_named() -> None:
     async with scripted_server(Script()) as server:
         port = int(server.address.rpartition(":")[2])

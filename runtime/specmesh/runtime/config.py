@@ -112,7 +112,8 @@ class ServerConfig(ConfigModel):
     host: Host = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     """0 lets the system choose; the ready line says which it was."""
-    max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024)
+    max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024, le=(1 << 30) - 1)
+    """Up to twice as much is taken in, and refused in words; gRPC counts in 31 bits."""
     max_concurrent_calls: int = Field(default=4096, ge=1)
     keepalive_seconds: float = Field(default=10.0, gt=0)
     """Interval of pings, a server's own and a router's to drafts and verifiers, by which a peer is noticed that is gone
