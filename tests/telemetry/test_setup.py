@@ -4,12 +4,14 @@ import asyncio
 import socket
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 from pydantic import ValidationError
 
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.telemetry.config import TelemetryConfig
+from specmesh.runtime.telemetry.prometheus import PrometheusPort
 from specmesh.runtime.telemetry.setup import NO_TELEMETRY, open_telemetry
 
 
@@ -70,6 +72,18 @@ def test_a_missing_package_is_named_with_what_to_install(setting: str, module: s
     [name, _] = setting.split("=")
     assert f"specmesh draft: {name}: needs packages that are not installed" in done.stderr
     assert "pip install 'specmesh[otel]'" in done.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::]"])
+def test_every_host_that_a_configuration_takes_is_listened_on(host: str) -> None:
+    config = TelemetryConfig(prometheus_port=0, prometheus_host=host)
+    port = PrometheusPort(config.prometheus_host, 0, collect=list, resource={"service.name": "draft"})
+    try:
+        there = "[::1]" if host.startswith("[") else "127.0.0.1"
+        with urllib.request.urlopen(f"http://{there}:{port.port}/metrics", timeout=10) as answer:
+            assert b"target_info" in answer.read()
+    finally:
+        port.stop()
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

@@ -22,11 +22,11 @@ class PrometheusPort:
     """Answers from a thread of its own until `stop`."""
 
     def __init__(self, host: str, port: int, *, collect: Callable[[], list[Family]], resource: dict[str, str]) -> None:
-        """Raises `ConfigError` when the port cannot be had."""
+        """`host` as configured, an IPv6 address in [ ]. Raises `ConfigError` when the port cannot be had."""
         registry = CollectorRegistry()
         registry.register(FamilyCollector(collect, resource))
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server, self._thread = start_http_server(port, host.strip("[]"), registry)
         except OSError as error:
             raise ConfigError(f"telemetry.prometheus_port: cannot listen on {host}:{port}: {error.strerror}") from None
         self.port: int = self._server.server_port
