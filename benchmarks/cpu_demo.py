@@ -11,6 +11,7 @@ Prints JSON; `--steps` also writes what every step of every prompt took, by part
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import sys
 import time
@@ -27,9 +28,10 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specmesh.client import AsyncClient, Options
-from specmesh.command.demo_assets import demo_config, demo_model
+from specmesh.command.demo_assets import demo_model
+from specmesh.command.mesh_check import check_mesh, mesh_given
 from specmesh.command.report import step_json, totals_by_arm
-from specmesh.command.up import started_mesh, with_dtype
+from specmesh.command.up import started_mesh
 from specmesh.model.loading import DTYPES, has_bfloat16_products
 from specmesh.v1 import router_service_pb2 as pb
 
@@ -162,7 +164,7 @@ async def run(
     asked: Sequence[tuple[str, str]], others: float, dtype: str, console: Console
 ) -> tuple[list[str], Results]:
     """Start the demo's mesh, warm everything up, compare; the pools of drafts, and what was measured by domain."""
-    config = with_dtype(demo_config(console), dtype)
+    config, _ = check_mesh(mesh_given(None, 0, dtype, os.environ), os.environ)
     peer = Transformers(str(demo_model(console)), dtype)
     async with (
         started_mesh(config, console, show_log=False) as mesh,

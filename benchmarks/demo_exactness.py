@@ -8,6 +8,7 @@ the default policy. Prints JSON; ends with status 1 when a text differs.
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specmesh.client import AsyncClient
-from specmesh.command.demo_assets import demo_config, demo_model
+from specmesh.command.demo_assets import demo_model
+from specmesh.command.mesh_check import check_mesh, mesh_given
 from specmesh.command.up import started_mesh
 
 Way = Mapping[str, Any]
@@ -72,8 +74,7 @@ async def compare(
 
 async def run(num_tokens: int, console: Console) -> dict[str, Any]:
     """Start the mesh, make the truths, compare."""
-    config = demo_config(console)
-    config = config.model_copy(update={"verifier": config.verifier | {"dtype": "float32"}})
+    config, _ = check_mesh(mesh_given(None, 0, "float32", os.environ), os.environ)
     prompts = [prompts[0] for prompts in PROMPTS.values()]
     greedy = greedy_by_transformers(str(demo_model(console)), prompts, num_tokens)
     plain: Way = {"draft_mode": "OFF"}

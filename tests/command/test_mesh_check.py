@@ -8,9 +8,9 @@ import pytest
 
 from specmesh.command.demo_assets import demo_mesh
 from specmesh.command.mesh_check import check_mesh, mesh_given, tree_of
-from specmesh.command.mesh_config import DEFAULT_PORT, POOL_NAME
-from specmesh.command.up import PORT_VARIABLE
-from specmesh.runtime.config import ConfigError
+from specmesh.command.mesh_config import DEFAULT_PORT, POOL_NAME, flags
+from specmesh.router.config import RouterConfig
+from specmesh.runtime.config import ConfigError, load_config
 
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def faults(
     path = tmp_path / "mesh.toml"
     path.write_text(text)
     try:
-        check_mesh(mesh_given(path, port, dtype), environ or {})
+        check_mesh(mesh_given(path, port, dtype, environ or {}), environ or {})
     except ConfigError as error:
         return sorted(fault.replace(str(path), "mesh.toml") for fault in error.faults)
     return []
 
 
 def test_the_demos_mesh_has_none() -> None:
-    check_mesh(mesh_given(None, None, "float32"), {})
+    check_mesh(mesh_given(None, None, "float32", {}), {})
     assert tree_of(demo_mesh())["verifier"] == {"model": "demo"}
 
 
@@ -118,6 +118,22 @@ def test_all_sections_are_looked_at_and_every_mistake_is_said_with_its_field_and
             ],
         ),
         (
+            "drafts = [1, { pool = 'a', kind = 'none' }]",
+            [
+                "drafts.0: must be a section (from mesh.toml)",
+                "drafts.1.kind: unknown kind of draft, must be one of hf, lookup, table (from mesh.toml)",
+            ],
+        ),
+        (
+            "[router.server]\nport = 7001\nhost = '0.0.0.0'\n[verifier.server]\nport = 7001",
+            ["router.server.port: 7001 is verifier.server.port too (from mesh.toml)"],
+        ),
+        (
+            "[router.server]\nport = 7001\n[verifier.server]\nport = 7001\nhost = '[::]'",
+            ["router.server.port: 7001 is verifier.server.port too (from mesh.toml)"],
+        ),
+        ("[router.server]\nport = 7001\nhost = '127.0.0.2'\n[verifier.server]\nport = 7001", []),
+        (
             "[router.server]\nport = 7001\n[verifier.server]\nport = 7001",
             ["router.server.port: 7001 is verifier.server.port too (from mesh.toml)"],
         ),
@@ -136,13 +152,50 @@ def test_a_mesh_may_leave_out_what_has_a_default(tmp_path: Path) -> None:
     assert faults(tmp_path, "[verifier]") == ["verifier.model: is required (not given)"]
 
 
-def test_the_routers_port_is_the_default_one_unless_something_else_is_said() -> None:
-    for port, environ, expected in (
-        (None, {}, DEFAULT_PORT),
-        (None, {PORT_VARIABLE: "7"}, 7),
-        (9, {PORT_VARIABLE: "7"}, 9),
+PORT = "SPECMESH_ROUTER__SERVER__PORT"
+SERVER = "SPECMESH_ROUTER__SERVER"
+
+
+@pytest.mark.parametrize(
+    ("text", "port", "environ", "expected"),
+    [
+        ("", None, {}, DEFAULT_PORT),
+        ("[router.server]", None, {}, DEFAULT_PORT),
+        ("[router.server]", None, {PORT: "7"}, 7),
+        ("[router.server]\nreflection = true", None, {}, DEFAULT_PORT),
+        ("[router.server]\nport = 8", None, {PORT: "7"}, 8),
+        ("[router.server]\nport = 8", 9, {PORT: "7"}, 9),
+        ("", None, {PORT: "7"}, 7),
+        ("", None, {SERVER: "{port = 7}"}, 7),
+        ("", None, {SERVER: "{reflection = true}"}, DEFAULT_PORT),
+        ("", 9, {PORT: "7"}, 9),
+        ("", 0, {}, 0),
+    ],
+)
+def test_the_port_that_is_checked_is_the_one_that_the_router_gets(
+    tmp_path: Path, target: str, text: str, port: int | None, environ: Mapping[str, str], expected: int
+) -> None:
+    """By a flag, else the file, else the environment, else the default one."""
+    path = tmp_path / "mesh.toml"
+    path.write_text(f'[verifier]\nmodel = "{target}"\n{text}')
+    mesh, checked = check_mesh(mesh_given(path, port, None, environ), environ)
+    told = flags(mesh.router | {"verifiers": ["h:1"]})[1::2]
+    settings = {key: value for key, _, value in (word.partition("=") for word in told)}
+    started = load_config(RouterConfig, path=None, environ=environ, overrides=settings, prefix="SPECMESH_ROUTER")
+    assert started.server == checked.server
+    assert started.server.port == expected
+
+
+def test_the_model_that_is_checked_is_the_one_that_the_verifier_gets(tmp_path: Path, target: str) -> None:
+    path = tmp_path / "mesh.toml"
+    path.touch()
+    variable = "SPECMESH_VERIFIER__MODEL"
+    for environ, dtype, expected in (
+        ({}, None, {"model": "demo"}),
+        ({}, "float32", {"model": "demo", "dtype": "float32"}),
+        ({variable: target}, None, {}),
     ):
-        assert check_mesh(mesh_given(None, port, None), environ).server.port == expected
+        assert check_mesh(mesh_given(path, None, dtype, environ), environ)[0].verifier == expected
 
 
 def test_what_flags_say_is_named_after_them(tmp_path: Path, target: str) -> None:

@@ -1,12 +1,10 @@
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from specmesh.command.demo_assets import demo_mesh
-from specmesh.command.mesh_config import DEFAULT_PORT, DraftProcess, MeshConfig, flags, mesh_toml, toml_value
+from specmesh.command.mesh_config import DraftProcess, MeshConfig, flags, mesh_toml, toml_value
 from specmesh.command.processes import readable
-from specmesh.command.up import load_mesh, with_dtype, with_port
 from specmesh.runtime.config import ConfigError
 
 
@@ -23,7 +21,7 @@ def test_a_value_that_toml_cannot_say_is_refused() -> None:
         toml_value(None)
 
 
-def test_a_mesh_is_written_as_a_file_that_says_the_same(tmp_path: Path) -> None:
+def test_a_mesh_is_written_as_a_file_that_says_the_same() -> None:
     drafts = [
         {"pool": "code", "kind": "hf", "drafter": {"source": "distilled:code", "threads": 1}},
         {"pool": "other", "trust": "untrusted", "kind": "lookup"},
@@ -32,16 +30,8 @@ def test_a_mesh_is_written_as_a_file_that_says_the_same(tmp_path: Path) -> None:
     config = MeshConfig.model_validate(
         {"verifier": {"model": "x", "dtype": "float32"}, "drafts": drafts, "router": router}
     )
-    path = tmp_path / "mesh.toml"
-    for mesh in (config, MeshConfig(), with_port(demo_mesh(), None)):
-        path.write_text(mesh_toml(mesh), encoding="utf-8")
-        assert load_mesh(path) == mesh
-
-
-def test_the_dtype_is_the_verifiers() -> None:
-    configured = MeshConfig(verifier={"model": "x", "dtype": "bfloat16"})
-    assert with_dtype(configured, "float32").verifier == {"model": "x", "dtype": "float32"}
-    assert with_dtype(configured, None) == configured
+    for mesh in (config, MeshConfig(), demo_mesh()):
+        assert MeshConfig.model_validate(tomllib.loads(mesh_toml(mesh))) == mesh
 
 
 def test_sections_become_dotted_keys() -> None:
@@ -51,13 +41,6 @@ def test_sections_become_dotted_keys() -> None:
 def test_a_drafts_own_keys_are_kept_apart_from_its_pools() -> None:
     draft = DraftProcess.model_validate({"pool": "code", "trust": "untrusted", "kind": "hf", "drafter": {"model": "x"}})
     assert draft.settings == {"kind": "hf", "drafter": {"model": "x"}}
-
-
-def test_the_port_is_as_given_then_as_configured_then_the_default() -> None:
-    configured = MeshConfig(router={"server": {"port": 7, "reflection": True}})
-    assert with_port(configured, 9).router["server"] == {"port": 9, "reflection": True}
-    assert with_port(configured, None).router["server"]["port"] == 7
-    assert with_port(MeshConfig(), None).router["server"]["port"] == DEFAULT_PORT
 
 
 @pytest.mark.parametrize(

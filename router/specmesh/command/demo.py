@@ -12,7 +12,7 @@ from rich.rule import Rule
 from rich.table import Table
 
 from specmesh.client import AsyncClient, Generation, Options, Prompt
-from specmesh.command.demo_assets import demo_config
+from specmesh.command.demo_assets import demo_model
 from specmesh.command.generate import collect, summary
 from specmesh.command.mesh_check import check_mesh, mesh_given
 from specmesh.command.report import arm_table, generation_json, milliseconds, totals_by_arm
@@ -178,8 +178,8 @@ def write_json(demo: Demo, path: Path) -> None:
 
 async def demonstrate(path: Path, max_tokens: int, output: Console, progress: Console) -> None:
     """The whole demo. Raises `ServiceEnded`, `ConfigError`, `SpecMeshError`."""
-    check_mesh(mesh_given(None, None, None), os.environ)
-    config = demo_config(progress)
+    config, _ = check_mesh(mesh_given(None, 0, None, os.environ), os.environ)
+    demo_model(progress)
     async with (
         started_mesh(config, progress, show_log=False) as mesh,
         AsyncClient(mesh.address, timeout=TIMEOUT_SECONDS) as client,

@@ -21,12 +21,6 @@ DISTILLED = ("code", "prose", "general")
 """Small models distilled from the target."""
 
 
-def demo_config(console: Console) -> MeshConfig:
-    """Fetch what is missing, then say which processes to run. Raises `ConfigError`."""
-    demo_model(console)
-    return demo_mesh()
-
-
 def demo_mesh() -> MeshConfig:
     """Which processes the demo runs."""
     weights = Path(str(files("specmesh.draft"))) / "weights"
@@ -34,7 +28,7 @@ def demo_mesh() -> MeshConfig:
     # A second thread gains them nothing and is in the verifier's way on a small machine.
     drafts += [_draft(name, "hf", {"source": f"distilled:{name}", "threads": 1}) for name in DISTILLED]
     # A few requests are to show what drafts do: none of them is held out.
-    return MeshConfig(verifier={"model": "demo"}, drafts=tuple(drafts), router={"sessions": {"hold_out": 0}})
+    return MeshConfig(drafts=tuple(drafts), router={"sessions": {"hold_out": 0}})
 
 
 def demo_model(console: Console) -> Path:

@@ -8,13 +8,11 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
-from specmesh.command.mesh_config import MeshConfig, flags
+from specmesh.command.mesh_config import NOBODY, MeshConfig, flags
 from specmesh.command.processes import Launch, ServiceEnded, ServiceProcess
 
 R = TypeVar("R")
 DRAFT_MODULE = "specmesh.draft"
-NOBODY = "127.0.0.1:1"
-"""Address of a draft that ended before it had one. Its pool stays, so that what names it means something."""
 
 
 class StartView(Protocol):

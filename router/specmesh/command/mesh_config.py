@@ -10,8 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from specmesh.runtime.config import ConfigError, ConfigModel
 
 POOL_NAME = r"^[A-Za-z0-9._-]{1,64}$"
+DEFAULT_MODEL = "demo"
 DEFAULT_PORT = 50050
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
+NOBODY = "127.0.0.1:1"
+"""Address of a service that has none yet, or ended before it had one. A pool stays, so that what names it means
+something.
+"""
 
 
 class DraftProcess(BaseModel):
@@ -31,7 +36,7 @@ class DraftProcess(BaseModel):
 class MeshConfig(ConfigModel):
     """`[verifier]` and `[router]` hold keys of those services, `[[drafts]]` one process each."""
 
-    verifier: dict[str, Any] = Field(default_factory=lambda: {"model": "demo"})
+    verifier: dict[str, Any] = Field(default_factory=lambda: {"model": DEFAULT_MODEL})
     drafts: tuple[DraftProcess, ...] = ()
     router: dict[str, Any] = Field(default_factory=dict)
 

@@ -13,15 +13,13 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from specmesh.client import SpecMeshError
-from specmesh.command.demo_assets import demo_mesh, demo_model
+from specmesh.command.demo_assets import demo_model
 from specmesh.command.mesh import Mesh, running_mesh
 from specmesh.command.mesh_check import check_mesh, listening_fault, mesh_given
-from specmesh.command.mesh_config import DEFAULT_ADDRESS, DEFAULT_PORT, MeshConfig, mesh_toml
+from specmesh.command.mesh_config import DEFAULT_ADDRESS, MeshConfig, mesh_toml
 from specmesh.command.processes import ServiceEnded
 from specmesh.command.views import start_view
-from specmesh.runtime.config import ConfigError, ServerConfig, load_config
-
-PORT_VARIABLE = "SPECMESH_ROUTER__SERVER__PORT"
+from specmesh.runtime.config import ConfigError, ServerConfig, validated
 
 
 async def serve_mesh(config: MeshConfig, console: Console, on_ready: Callable[[Mesh], None]) -> None:
@@ -77,11 +75,11 @@ def run_up(path: Path | None, port: int | None, dtype: str | None, console: Cons
     """`specmesh up`; its exit status."""
 
     async def main() -> None:
-        require_free_port(check_mesh(mesh_given(path, port, dtype), os.environ).server)
-        given = configured_mesh(path, port, dtype)
+        config, router = check_mesh(mesh_given(path, port, dtype, os.environ), os.environ)
+        require_free_port(router.server)
         if path is None:
             demo_model(console)
-        await serve_mesh(given, console, lambda mesh: _say_ready(mesh, console))
+        await serve_mesh(config, console, lambda mesh: _say_ready(mesh, console))
 
     return run_guarded(main(), console)
 
@@ -90,33 +88,9 @@ def print_mesh(path: Path | None, port: int | None, dtype: str | None, output: T
     """`specmesh up --print-config`; its exit status."""
 
     async def main() -> None:
-        output.write(mesh_toml(configured_mesh(path, port, dtype)))
+        output.write(mesh_toml(validated(MeshConfig, mesh_given(path, port, dtype, os.environ))))
 
     return run_guarded(main(), console)
-
-
-def configured_mesh(path: Path | None, port: int | None, dtype: str | None) -> MeshConfig:
-    """The file's mesh or the demo's, with what flags say. Raises `ConfigError`."""
-    config = with_dtype(load_mesh(path) if path else demo_mesh(), dtype)
-    return config if port is None and PORT_VARIABLE in os.environ else with_port(config, port)
-
-
-def with_dtype(config: MeshConfig, dtype: str | None) -> MeshConfig:
-    """The verifier's dtype: as given, else as configured."""
-    return config.model_copy(update={"verifier": config.verifier | {"dtype": dtype}}) if dtype else config
-
-
-def load_mesh(path: Path) -> MeshConfig:
-    """Raises `ConfigError` naming the key."""
-    return load_config(MeshConfig, path=path, environ={}, overrides={}, prefix="SPECMESH_UP")
-
-
-def with_port(config: MeshConfig, port: int | None) -> MeshConfig:
-    """The router's port: as given, else as configured, else the default one."""
-    server = {"port": DEFAULT_PORT} | config.router.get("server", {})
-    if port is not None:
-        server["port"] = port
-    return config.model_copy(update={"router": config.router | {"server": server}})
 
 
 def require_free_port(server: ServerConfig) -> None:

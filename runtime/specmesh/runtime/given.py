@@ -3,8 +3,6 @@
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +51,16 @@ class Given:
                 self.add_text(tuple(name[len(prefix) + 2 :].lower().split("__")), text, name)
 
     def add_table(self, table: Mapping[str, Any], origin: str, at: Keys = ()) -> None:
-        """Every value of a table and of the tables within it. Raises `ConfigError`."""
+        """Every value of a table and of the tables within it; an empty one is a section, and takes nothing away.
+
+        Raises `ConfigError`.
+        """
         for key, value in table.items():
+            keys = (*at, key)
             if isinstance(value, Mapping) and value:
-                self.add_table(value, origin, (*at, key))
-            else:
-                self._put((*at, key), value, origin)
+                self.add_table(value, origin, keys)
+            elif not isinstance(value, Mapping) or not isinstance(value_at(self.tree, keys), Mapping):
+                self._put(keys, value, origin)
 
     def add_text(self, keys: Keys, text: str, origin: str) -> None:
         """One value as text; what starts with `[`, `{` or a quote is TOML, and a table replaces a whole section.
@@ -76,7 +78,8 @@ class Given:
         """What `other` holds within its section `at`, with the origins that it has there."""
         for keys, origin in other._origins.items():
             if keys[: len(at)] == at and len(keys) > len(at):
-                self._put(keys[len(at) :], reduce(getitem, keys, other.tree), origin)
+                *above, key = keys[len(at) :]
+                self.add_table({key: value_at(other.tree, keys)}, origin, tuple(above))
 
     def _put(self, keys: Keys, value: object, origin: str) -> None:
         tree = self.tree
@@ -85,8 +88,10 @@ class Given:
             if not isinstance(tree, dict):
                 source = " and ".join(self.origins(keys[:depth])) or origin
                 raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a section (from {source})")
-        tree[keys[-1]] = value
-        self._origins = {each: known for each, known in self._origins.items() if each[: len(keys)] != keys}
+        tree[keys[-1]] = {} if value == {} else value  # a section of its own, that others may be put into
+        # Neither what stood in this place, nor the empty sections around it.
+        apart = {each for each in self._origins if each[: len(keys)] != keys and keys[: len(each)] != each}
+        self._origins = {each: known for each, known in self._origins.items() if each in apart}
         self._origins[keys] = origin
 
     def origins(self, keys: Keys) -> Sequence[str]:
@@ -124,6 +129,14 @@ def faults_of(error: ValidationError) -> Iterator[tuple[Keys, str]]:
         if fault["type"] == "too_short" and any(each["loc"][:-1][: len(keys)] == keys for each in faults):
             continue
         yield tuple(map(str, keys)), WORDS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
+
+
+def value_at(tree: Mapping[str, Any], keys: Keys) -> object:
+    """None where nothing is."""
+    value: object = tree
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def read_toml(path: Path) -> dict[str, Any]:
