@@ -5,6 +5,7 @@ The drafts are in the package.
 """
 
 import subprocess
+import tempfile
 from importlib.resources import files
 from pathlib import Path
 
@@ -33,25 +34,31 @@ def demo_mesh() -> MeshConfig:
 
 def demo_model(console: Console) -> Path:
     """The folder of the demo's target, fetched and converted if it is not there yet. Raises `ConfigError`."""
-    return Path(_output_of("specmesh.model.demo", console).splitlines()[-1])
+    return Path(output_of("specmesh.model.demo", console).splitlines()[-1])
 
 
 def _draft(pool: str, kind: str, settings: dict[str, str | int]) -> DraftProcess:
     return DraftProcess.model_validate({"pool": pool, "kind": kind, "drafter": settings})
 
 
-def _output_of(module: str, console: Console) -> str:
+def output_of(module: str, console: Console) -> str:
     """One step of preparation: what it says goes where this process's progress goes, its output comes back."""
-    pipe = subprocess.PIPE
     with (
         working(console, "looking for the demo's model"),
-        subprocess.Popen(module_command(module), stdout=pipe, stderr=pipe, text=True) as process,
+        # Not a pipe: it would be full while what is said is read.
+        tempfile.TemporaryFile("w+", encoding="utf-8") as file,
+        subprocess.Popen(module_command(module), stdout=file, stderr=subprocess.PIPE, text=True) as process,
     ):
         assert process.stderr is not None
-        assert process.stdout is not None
-        for line in process.stderr:
-            console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
-        output = process.stdout.read()
+        try:
+            for line in process.stderr:
+                console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+            process.wait()
+        except BaseException:  # the block's end would wait for it
+            process.kill()
+            raise
+        file.seek(0)
+        output = file.read()
     if process.returncode != 0:
         raise ConfigError(f"{module} failed; the message above says why. The same command goes on where it stopped.")
     return output
