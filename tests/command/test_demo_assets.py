@@ -1,4 +1,4 @@
-"""The step of preparation that is a process of its own: what it says, what it gives, and that it ends with its parent."""
+"""The step of preparation that is a process of its own: what it says, what it gives, and when it ends."""
 
 import io
 import os

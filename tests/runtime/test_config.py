@@ -1,9 +1,9 @@
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Optional, Self, Union
 
 import pytest
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ByteSize, Field, ValidationError, model_validator
 
 from specmesh.runtime.config import ConfigError, ConfigModel, ServerConfig, load_config
 
@@ -151,6 +151,51 @@ def test_each_fault_says_where_the_value_came_from(
     with pytest.raises(ConfigError) as caught:
         load_config(Strict, path=path, environ=environ, overrides=overrides, prefix="X", here=True)
     assert list(caught.value.faults) == [said.replace("config.toml", str(path))]
+
+
+class Numbers(ConfigModel):
+    """Every way in which a key can hold numbers."""
+
+    lengths: tuple[int, ...] = ()
+    pair: tuple[str, float] = ("", 0.0)
+    switches: tuple[bool, ...] = ()
+    mixed: tuple[bool, int] = (True, 1)
+    weights: dict[str, float | None] = Field(default_factory=dict)
+    optional: Optional[float] = None  # noqa: UP045  the old way of writing it
+    either: Union[int, str] = 0  # noqa: UP007  the same
+    annotated: Annotated[int, Field(ge=0)] | None = None
+    rows: tuple[tuple[int, ...], ...] | None = None
+    flag_or_number: bool | int = False
+    size: ByteSize | None = None
+    exact: frozenset[Annotated[int, Field(ge=0)]] = frozenset()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("lengths", (True, False)),
+        ("lengths", [1, True]),
+        ("pair", ("", False)),
+        ("mixed", (True, True)),
+        ("weights", {"a": True}),
+        ("optional", True),
+        ("either", True),
+        ("annotated", True),
+        ("rows", [[1], [True]]),
+        ("size", True),
+        ("exact", {True}),
+    ],
+)
+def test_true_and_false_are_no_numbers_wherever_they_stand(key: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=r"must (be a number|hold numbers, not true or false)"):
+        Numbers.model_validate({key: value})
+
+
+def test_true_and_false_are_taken_where_they_are_meant() -> None:
+    given = {"switches": [True, False], "mixed": [True, 1], "flag_or_number": True, "lengths": [0, 1], "pair": ["", 1]}
+    numbers = Numbers.model_validate(given)
+    assert (numbers.switches, numbers.mixed, numbers.flag_or_number) == ((True, False), (True, 1), True)
+    assert (numbers.lengths, numbers.pair) == ((0, 1), ("", 1.0))
 
 
 def test_all_faults_are_said_at_once(tmp_path: Path) -> None:

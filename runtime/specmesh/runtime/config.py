@@ -6,9 +6,10 @@ A value that starts with `[`, `{` or a quote is read as TOML, anything else as t
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -47,9 +48,8 @@ class ConfigModel(BaseModel):
     @classmethod
     def _true_is_no_number(cls, value: object, info: ValidationInfo) -> object:
         """pydantic would take it for a 1."""
-        kinds = _kinds(cls.model_fields[info.field_name or ""].annotation) if isinstance(value, bool) else frozenset()
-        if not kinds.isdisjoint((int, float)) and bool not in kinds:
-            raise ValueError("must be a number")
+        if _true_for_a_number(value, cls.model_fields[info.field_name or ""].annotation):
+            raise ValueError("must be a number" if isinstance(value, bool) else "must hold numbers, not true or false")
         return value
 
     def faults(self) -> Iterable[tuple[str, str]]:
@@ -57,10 +57,33 @@ class ConfigModel(BaseModel):
         return ()
 
 
-def _kinds(annotation: object) -> frozenset[object]:
-    """The types that a value may have; numbers with units among the whole ones."""
-    parts = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
-    return frozenset(int if part is ByteSize else part for part in parts)
+def _true_for_a_number(value: object, annotation: object) -> bool:
+    """Whether it is True or False, or holds one, in a place where a number is expected and neither of them is."""
+    kinds = tuple(_alternatives(annotation))
+    if isinstance(value, bool):
+        return bool not in kinds and not {int, float, ByteSize}.isdisjoint(kinds)
+    within = [pair for kind in kinds for pair in _parts(value, kind)]
+    return any(_true_for_a_number(part, inner) for part, inner in within)
+
+
+def _alternatives(annotation: object) -> Iterator[object]:
+    """The kinds of values that a key may have, collections with what they hold."""
+    if get_origin(annotation) is Annotated:
+        yield from _alternatives(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        yield from (kind for each in get_args(annotation) for kind in _alternatives(each))
+    else:
+        yield annotation
+
+
+def _parts(value: object, kind: object) -> Iterable[tuple[object, object]]:
+    """What a value holds, each part with the annotation of its place in a collection of this kind."""
+    inner = get_args(kind)
+    if isinstance(value, Mapping) and get_origin(kind) is dict:
+        return [pair for item in value.items() for pair in zip(item, inner, strict=True)]
+    if isinstance(value, list | tuple | set | frozenset) and get_origin(kind) in (list, tuple, set, frozenset):
+        return zip(value, inner if len(inner) > 1 and Ellipsis not in inner else repeat(inner[0]), strict=False)
+    return ()
 
 
 class TlsConfig(ConfigModel):
