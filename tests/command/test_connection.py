@@ -21,19 +21,29 @@ def drafts(*arguments: str) -> Result:
     [
         ("http://h:1", "no http here; give --address h:1."),
         ("https://h:1/", "no http here; give --address h:1 and --tls."),
-        ("h", "expected HOST:PORT, such as h:50050."),
-        ("h:", "expected HOST:PORT, such as h:50050."),
-        ("h:port", "expected HOST:PORT, such as h:50050."),
-        ("::1", "expected HOST:PORT, such as [::1]:50050."),
+        ("h", '"h" has no port: HOST:PORT, such as h:50050.'),
+        ("h:", '"h:" has no port: HOST:PORT, such as h:50050.'),
+        ("h:port", "the port must be a number from 1 to 65535."),
+        ("::1", "an IPv6 address stands in [ ]."),
         ("h:0", "the port must be from 1 to 65535."),
         ("h:65536", "the port must be from 1 to 65535."),
-        ("", "expected HOST:PORT"),
+        ("grpc://h:1", "grpc:// in front: HOST:PORT, such as h:1."),
+        ("dns:///h", "has no port: dns:///NAME:PORT, such as dns:///h:50050."),
+        ("", "is empty: HOST:PORT."),
     ],
 )
 def test_an_address_that_cannot_be_one_is_a_usage_error(address: str, words: str) -> None:
-    result = drafts("--address", address)
+    result = CliRunner().invoke(main, ["drafts", "--address", address], env={"COLUMNS": "200"})
     assert result.exit_code == 2
+    assert "--address: " in result.output
     assert words in result.output
+
+
+@pytest.mark.parametrize("form", ["ipv4:127.0.0.1:{}", "dns:localhost:{}", "dns:///localhost:{}", "localhost:{}"])
+def test_every_form_of_an_address_reaches_a_server(servers: dict[str, str], form: str) -> None:
+    result = drafts("--address", form.format(servers["plain"].rpartition(":")[2]))
+    assert result.exit_code == 1
+    assert "Is this a router's address?" in result.stderr
 
 
 @pytest.fixture(scope="module")

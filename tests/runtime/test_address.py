@@ -17,7 +17,9 @@ def load(**overrides: str) -> Example:
     "address",
     [
         "127.0.0.1:50051", "draft-0.draft.mesh.svc:1", "localhost:65535", "[::1]:50051", "[fe80::1%eth0]:1",
-        "my_host:80", "dns:///drafts.mesh.svc:50052",
+        "my_host:80", "dns:///drafts.mesh.svc:50052", "dns:drafts.mesh.svc:50052", "ipv4:127.0.0.1:50051",
+        "ipv4:127.0.0.1:50051,127.0.0.2:50051", "ipv6:[::1]:50051", "unix:/run/draft:1", "unix:///run/draft",
+        "unix-abstract:draft",
     ],
 )  # fmt: skip
 def test_addresses_that_can_be_reached_are_taken_as_they_are(address: str) -> None:
@@ -42,8 +44,14 @@ def test_addresses_that_can_be_reached_are_taken_as_they_are(address: str) -> No
         ("grpc://localhost:50051", "grpc:// in front"),
         ("dns://localhost:50051", "dns:// in front"),
         ("dns://8.8.8.8/localhost:50051", "dns:// in front"),
-        ("unix:/run/socket:1", "is neither HOST:PORT nor dns:///NAME:PORT"),
-        ("dns:localhost:50051", "is neither HOST:PORT nor dns:///NAME:PORT"),
+        ("dns:localhost", "has no port: dns:NAME:PORT, such as dns:localhost:50051"),
+        ("dns:50051", "has no port: dns:NAME:PORT"),
+        ("ipv4:127.0.0.1:0", "the port must be from 1 to 65535"),
+        ("ipv4:127.0.0.1:1,127.0.0.2", "has no port: ipv4:HOST:PORT"),
+        ("ipv6:::1:50051", "is neither HOST:PORT nor dns:///NAME:PORT; an IPv6 address stands in [ ]"),
+        ("unix:", "has no path"),
+        ("unix-abstract:", "has no path"),
+        ("tcp:localhost:50051", "is neither HOST:PORT nor dns:///NAME:PORT"),
         ("::1:50051", "is neither HOST:PORT nor dns:///NAME:PORT; an IPv6 address stands in [ ]"),
         ("local host:50051", "is neither"),
         ("localhost:50051/path", "the port must be a number"),

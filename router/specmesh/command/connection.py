@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import json
-import re
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,15 +15,13 @@ import grpc
 
 from specmesh.client import AsyncClient, SpecMeshError, Tls
 from specmesh.command.mesh_config import DEFAULT_ADDRESS, DEFAULT_PORT
+from specmesh.runtime.address import checked_address
 from specmesh.runtime.handshake import HandshakeFault, handshake_fault
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAILED = 1
-MAX_PORT = 65_535
-GRPC_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:")
-_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:/\[\]\s]+):(?P<port>[0-9]+)")
 
 ADVICE = {
     grpc.StatusCode.UNAVAILABLE: "Is a router there (--address)? `specmesh up` starts a mesh on this machine.",
@@ -121,17 +118,10 @@ def _checked_address(address: str) -> str:
     if separator and scheme in ("http", "https"):
         more = " and --tls" if scheme == "https" else ""
         raise click.UsageError(f"--address: {address}: no http here; give --address {rest.rstrip('/')}{more}.")
-    if address.startswith(GRPC_SCHEMES):
-        return address
-    parts = _HOST_AND_PORT.fullmatch(address)
-    if parts is None:
-        host = (
-            f"[{address}]" if address.count(":") > 1 and "[" not in address else address.rpartition(":")[0] or address
-        )
-        raise click.UsageError(f"--address: {address}: expected HOST:PORT, such as {host}:{DEFAULT_PORT}.")
-    if not 1 <= int(parts["port"]) <= MAX_PORT:
-        raise click.UsageError(f"--address: {address}: the port must be from 1 to {MAX_PORT}.")
-    return address
+    try:
+        return checked_address(address, example_port=DEFAULT_PORT)
+    except ValueError as error:
+        raise click.UsageError(f"--address: {error}.") from None
 
 
 def _bytes(path: Path | None) -> bytes | None:
