@@ -214,7 +214,8 @@ async def _verifier(config: VerifierConfig, telemetry: SwitchedTelemetry) -> Asy
 async def _draft(config: DraftConfig, telemetry: SwitchedTelemetry) -> AsyncIterator[str]:
     server = MeshServer(ServerConfig(), [DRAFT], telemetry)
     watch = SwitchedBlockWatch(BlockMetrics(telemetry.measured), telemetry.switch)
-    servicer = DraftServicer(time.monotonic, watch, telemetry.tracer)
+    unread = config.server.max_unread_seconds
+    servicer = DraftServicer(time.monotonic, watch, telemetry.tracer, max_unread_seconds=unread)
     add_DraftServiceServicer_to_server(servicer, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     drafter = make_drafter(config.kind, config.drafter)

@@ -229,13 +229,18 @@ class Peer:
 
 @asynccontextmanager
 async def draft_peer(
-    drafter: Drafter, *, limits: EngineLimits = WHOLE_ROWS, stopping: Stopping | None = None
+    drafter: Drafter,
+    *,
+    limits: EngineLimits = WHOLE_ROWS,
+    stopping: Stopping | None = None,
+    config: ServerConfig | None = None,
 ) -> AsyncIterator[Peer]:
     """A draft service on a free port of this machine; stopped, its thread too, at the end."""
-    server = MeshServer(ServerConfig(), [SERVICE_NAME])
+    config = config or ServerConfig()
+    server = MeshServer(config, [SERVICE_NAME])
     engine = DraftEngine(drafter, limits, stopping or Stopping(), time.monotonic)
     runner = InlineRunner(engine) if drafter.inline else ThreadRunner(engine)
-    servicer = DraftServicer()
+    servicer = DraftServicer(max_unread_seconds=config.max_unread_seconds)
     servicer.attach(runner, drafter.info, limits.max_block_length)
     pb_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)
     await server.start()

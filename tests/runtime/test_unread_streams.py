@@ -1,6 +1,7 @@
 """Clients that start a stream and do not read it: what they hold is free after a while, and they learn why."""
 
 import asyncio
+import time
 
 import grpc
 import grpc.aio
@@ -10,6 +11,7 @@ from serving_fakes import Script, scripted_server
 from specmesh.runtime.calls import STATUS_SECONDS
 from specmesh.runtime.config import ServerConfig
 from specmesh.runtime.errors import NotRead
+from specmesh.runtime.reading import WatchedWriter
 from specmesh.runtime.status import from_rpc_error
 from specmesh.runtime.telemetry.instruments import Registry
 from specmesh.runtime.telemetry.names import RPC_STATUS
@@ -85,8 +87,47 @@ async def test_a_reader_that_pauses_for_less_gets_everything() -> None:
 
 async def test_a_stream_that_has_nothing_to_say_may_be_silent_for_longer() -> None:
     """The time counts only while there is something to read."""
-    script = Script(on_message=lambda: asyncio.sleep(0.4))
-    config = ServerConfig(max_unread_seconds=0.1)
+    script = Script(on_message=lambda: asyncio.sleep(2.5))
+    config = ServerConfig(max_unread_seconds=1.0)
     async with scripted_server(script, config) as server, grpc.aio.insecure_channel(server.address) as channel:
         request = pb.GenerateRequest(stop={"max_output_tokens": 2})
         assert await rest_of(RouterServiceStub(channel).Generate(request)) == 2
+
+
+class Pipe:
+    """Takes a message when a test says so."""
+
+    def __init__(self) -> None:
+        self.taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def write(self, message: object) -> None:
+        await self.taken
+
+
+async def test_a_message_that_was_taken_while_the_loop_stood_still_was_read() -> None:
+    """That it was taken, and that time is up, are learned in the same turn of the loop."""
+    loop, pipe = asyncio.get_running_loop(), Pipe()
+    with WatchedWriter(pipe, 0.1) as writer:  # type: ignore[arg-type]
+        loop.call_later(0.05, pipe.taken.set_result, None)
+        loop.call_soon(time.sleep, 0.3)
+        await writer.write("x")
+
+
+async def test_whatever_task_writes_is_the_one_that_learns_of_it_and_goes_on_as_it_was() -> None:
+    with WatchedWriter(Pipe(), 0.1, ": do this") as writer:  # type: ignore[arg-type]
+        writing = asyncio.ensure_future(writer.write("x"))
+        await asyncio.wait({writing})
+    error = writing.exception()
+    assert isinstance(error, NotRead)
+    assert error.message.endswith("read it as it comes: do this")
+    assert not writing.cancelled()
+    assert not writing.cancelling()
+
+
+async def test_a_write_whose_task_is_cancelled_by_another_is_cancelled() -> None:
+    with WatchedWriter(Pipe(), 60) as writer:  # type: ignore[arg-type]
+        writing = asyncio.ensure_future(writer.write("x"))
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.wait({writing})
+    assert writing.cancelled()

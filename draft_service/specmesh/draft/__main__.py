@@ -33,7 +33,8 @@ async def _serve_with(config: DraftConfig, telemetry: Telemetry) -> None:
     registry = telemetry.registry
     server = MeshServer(config.server, [SERVICE_NAME], telemetry)
     watch = BlockMetrics(registry) if registry is not None else None
-    servicer = DraftServicer(time.monotonic, watch, telemetry.tracer)
+    unread = config.server.max_unread_seconds
+    servicer = DraftServicer(time.monotonic, watch, telemetry.tracer, max_unread_seconds=unread)
     pb_grpc.add_DraftServiceServicer_to_server(servicer, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     try:

@@ -18,6 +18,7 @@ from specmesh.draft.stream import RouterStream, failed_entry
 from specmesh.runtime.build import build_version
 from specmesh.runtime.contract import CONTRACT_VERSION, OPEN_CHUNK_TOKENS
 from specmesh.runtime.errors import ContextTooLong, Draining, InvalidValue, UnknownField
+from specmesh.runtime.reading import WatchedWriter
 from specmesh.runtime.telemetry.names import DRAFT_SPAN
 from specmesh.runtime.telemetry.spans import Tracer
 from specmesh.runtime.types import EntryErrorReason, ServiceInfo
@@ -41,13 +42,16 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
         clock: Callable[[], float] = time.monotonic,
         watch: BlockWatch | None = None,
         tracer: Tracer | None = None,
+        *,
+        max_unread_seconds: float,
     ) -> None:
-        """`clock`: the engine's; `watch` hears of every answer."""
+        """`clock`: the engine's; `watch` hears of every answer; a stream ends that is not read for so long."""
         self._clock = clock
         self._watch = watch
         self._tracer = tracer
         self._attached: tuple[Runner, ServiceInfo] | None = None
-        self._streams: dict[RouterStream, Context] = {}
+        self._max_unread_seconds = max_unread_seconds
+        self._streams: dict[RouterStream, WatchedWriter] = {}
         self._draining = False
 
     def attach(self, runner: Runner, info: DrafterInfo, max_block_length: int) -> None:
@@ -66,13 +70,14 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
         """Answer frames until the peer has gone, or has said all and got all answers."""
         runner, _ = self._loaded
         stream = RouterStream(self._watch, self._tracer)
-        self._streams[stream] = context
+        writer = self._streams[stream] = WatchedWriter(context, self._max_unread_seconds)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                reader = tasks.create_task(self._read(request_iterator, stream, context))
-                while await stream.queue.ready():
-                    await self._flush(stream, context)
-                reader.cancel()
+            with writer:
+                async with asyncio.TaskGroup() as tasks:
+                    reader = tasks.create_task(self._read(request_iterator, stream, writer))
+                    while await stream.queue.ready():
+                        await self._flush(stream, writer)
+                    reader.cancel()
             if stream.failure is not None:
                 raise stream.failure
         finally:
@@ -101,7 +106,7 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
         return pb.DraftServiceGetInfoResponse(info=info)
 
     async def _read(
-        self, request_iterator: AsyncIterator[pb.DraftRequest], stream: RouterStream, context: "Context"
+        self, request_iterator: AsyncIterator[pb.DraftRequest], stream: RouterStream, writer: WatchedWriter
     ) -> None:
         runner, _ = self._loaded
         async for frame in request_iterator:
@@ -115,20 +120,20 @@ class DraftServicer(pb_grpc.DraftServiceServicer):
             if commands:
                 runner.post(partial(_run_all, commands=commands))
             # An inline engine has answered by now: two turns of the event loop less than by way of the other task.
-            await self._flush(stream, context)
+            await self._flush(stream, writer)
             await runner.keep_up()
         stream.finish()
 
-    async def _flush(self, stream: RouterStream, context: "Context") -> None:
+    async def _flush(self, stream: RouterStream, writer: WatchedWriter) -> None:
         """Write all that waits; one at a time, or frames would change places."""
         async with stream.writing:
             while len(stream.queue):
-                await context.write(pb.DraftResponse(entries=await stream.next_frame(), draining=self._draining))
+                await writer.write(pb.DraftResponse(entries=await stream.next_frame(), draining=self._draining))
 
     async def written(self) -> None:
         """Until every stream has written what was told before."""
-        for stream, context in tuple(self._streams.items()):
-            await self._flush(stream, context)
+        for stream, writer in tuple(self._streams.items()):
+            await self._flush(stream, writer)
 
     async def drain(self) -> None:
         """Say so on every stream, finish the blocks in flight, end the streams."""

@@ -26,6 +26,8 @@ HEALTH = "/grpc.health.v1.Health/"
 """Open to every peer."""
 ALWAYS_ANSWERED = (HEALTH, "/grpc.reflection.", "/grpc.channelz.")
 """Methods that answer whatever the load, and during a drain."""
+GENERATE = "/specmesh.v1.RouterService/Generate"
+RESUME = ". The generation goes on by another request with what came as continuation_token_ids"
 STATUS_SECONDS = 1.0
 """What a status gets to leave. It goes behind all that was written; where nobody reads, gRPC keeps it until the client
 reads or goes, and nothing of the mesh waits for that.
@@ -140,14 +142,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                         await answer
                         return
                     # Written, not yielded on: a call that is cancelled while it writes then ends here, in its own task.
-                    with WatchedWriter(context, self._max_unread_seconds) as writer:
+                    advice = RESUME if method == GENERATE else ""
+                    with WatchedWriter(context, self._max_unread_seconds, advice) as writer:
                         async with aclosing(answer) as responses:
                             async for response in responses:
                                 await writer.write(response)
-            except NotRead as error:
-                await _end_unread(context, error, method)
             except Exception as error:  # noqa: BLE001  the last stop before the wire: every failure gets a status
-                await _abort(context, error, method)
+                if unread := _unread(error):
+                    await _end_unread(context, unread, method)
+                else:
+                    await _abort(context, error, method)
 
         return call
 
@@ -206,6 +210,13 @@ def _undecodable(error: BaseException) -> str:
         reasons = [_undecodable(each) for each in error.exceptions]
         return reasons[0] if all(reasons) else ""
     return _why_unreadable(error) if isinstance(error, DecodeError | _TooLarge) else ""
+
+
+def _unread(error: BaseException) -> NotRead | None:
+    """That a client did not read; what writes one stream beside other work fails in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((unread for each in error.exceptions if (unread := _unread(each))), None)
+    return error if isinstance(error, NotRead) else None
 
 
 async def _end_unread(context: "Context", error: NotRead, method: str) -> None:
