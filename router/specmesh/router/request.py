@@ -24,6 +24,7 @@ from specmesh.v1 import router_service_pb2 as pb
 MAX_PRIORITY = 10
 MAX_ARMS = 64
 MAX_ARM_CHARACTERS = 128
+MAX_POOLS_NAMED = 16
 MAX_CHUNK_INTERVAL_SECONDS = 60.0
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -153,9 +154,16 @@ def _named_pools(options: pb.DraftOptions, caller: Caller, offer: Offer) -> tupl
         if len(name) > MAX_ARM_CHARACTERS:
             raise InvalidValue(f"draft.arms[{index}]", f"a name has at most {MAX_ARM_CHARACTERS} characters")
         if name not in pool_of:
-            there = f"there are {', '.join(sorted(pool_of))}" if pool_of else "there is none"
-            raise InvalidValue(f"draft.arms[{index}]", f"no such arm or pool; {there}")
+            raise InvalidValue(f"draft.arms[{index}]", f"no such arm or pool; {_there(caller.pools)}")
     return frozenset(pool_of[name] for name in options.arms), frozenset(options.arms)
+
+
+def _there(pools: frozenset[str]) -> str:
+    """Digests of pools are for operators, and an error has a bound."""
+    names, more = sorted(pools)[:MAX_POOLS_NAMED], len(pools) - MAX_POOLS_NAMED
+    if not names:
+        return "there is none"
+    return f"there are the pools {', '.join(names)}{f' and {more} more' if more > 0 else ''}"
 
 
 def _max_output_tokens(stop: pb.StopConditions, offer: Offer) -> int:
