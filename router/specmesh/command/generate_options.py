@@ -9,7 +9,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 BIAS = "expected ID=BIAS, such as 42=-1.5."
 _FLAGS: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = (
-    (("--model",), {"default": "", "help": "Only needed when the router serves several."}),
+    (("--model",), {"help": "Only needed when the router serves several."}),
     (("--max-tokens", "max_output_tokens"), {"type": int, "default": 128, "show_default": True}),
     (("--temperature",), {"type": float, "help": "Default 1; 0 is greedy."}),
     (("--top-p",), {"type": float}),
@@ -51,7 +51,7 @@ def request_flags(command: F) -> F:
 
 def request_options(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The client's options: what was given, and drafts and step reports always. Raises `UsageError`."""
-    options = {name: value for name, value in flags.items() if value not in (None, "", ()) and value is not False}
+    options = {name: value for name, value in flags.items() if value not in (None, ()) and value is not False}
     options |= {"step_reports": options.pop("steps", False), **draft_options(options.pop("drafts"))}
     for name in ("stop_token_ids", "continuation_token_ids"):
         if name in options:
