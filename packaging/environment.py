@@ -92,14 +92,14 @@ def pip(python: Path, *arguments: str) -> None:
         sys.exit(f"pip {' '.join(arguments)} failed; the message above says why. Run the same command again to go on.")
 
 
-def run(*command: str, doing: str, quiet: bool = False) -> int:
+def run(*command: str, doing: str, quiet: bool = False, said_every_seconds: float = SAID_EVERY_SECONDS) -> int:
     """Exit status of a command; now and then it is said what is done and for how long already."""
     sink = subprocess.DEVNULL if quiet else None
     began = time.monotonic()
     with subprocess.Popen(command, stdout=sink, stderr=sink) as process:
         while True:
             try:
-                return process.wait(SAID_EVERY_SECONDS)
+                return process.wait(said_every_seconds)
             except subprocess.TimeoutExpired:
                 say(f"{doing}: {time.monotonic() - began:.0f} s")
             except BaseException:
