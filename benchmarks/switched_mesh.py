@@ -23,14 +23,13 @@ from specmesh.draft.drafter import make_drafter
 from specmesh.draft.engine import DraftEngine
 from specmesh.draft.metrics import BlockMetrics, BlockWatch, NoBlockWatch
 from specmesh.draft.runner import InlineRunner
-from specmesh.draft.service import SERVICE_NAME as DRAFT
 from specmesh.draft.service import DraftServicer
 from specmesh.router.__main__ import Router
 from specmesh.router.config import RouterConfig
-from specmesh.router.service import SERVICE_NAME as ROUTER
 from specmesh.router.session import Session
 from specmesh.router.watching import NO_WATCH, Watch, WatchedRequest, WatchedStep
 from specmesh.runtime.config import ServerConfig
+from specmesh.runtime.contract import DRAFT_SERVICE, ROUTER_SERVICE, VERIFIER_SERVICE
 from specmesh.runtime.serving import MeshServer
 from specmesh.runtime.telemetry.instruments import Registry
 from specmesh.runtime.telemetry.setup import Telemetry
@@ -43,7 +42,6 @@ from specmesh.verifier.config import VerifierConfig
 from specmesh.verifier.engine import Engine
 from specmesh.verifier.loading import load
 from specmesh.verifier.metrics import MeasuredBackend, observe_engine
-from specmesh.verifier.service import SERVICE_NAME as VERIFIER
 from specmesh.verifier.service import Served, VerifierService
 
 
@@ -194,7 +192,7 @@ async def switched_mesh(
 
 @asynccontextmanager
 async def _verifier(config: VerifierConfig, telemetry: SwitchedTelemetry) -> AsyncIterator[str]:
-    server = MeshServer(ServerConfig(), [VERIFIER], telemetry)
+    server = MeshServer(ServerConfig(), [VERIFIER_SERVICE], telemetry)
     service = VerifierService(config.limits, server.draining, telemetry.tracer)
     add_VerifierServiceServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
@@ -212,7 +210,7 @@ async def _verifier(config: VerifierConfig, telemetry: SwitchedTelemetry) -> Asy
 
 @asynccontextmanager
 async def _draft(config: DraftConfig, telemetry: SwitchedTelemetry) -> AsyncIterator[str]:
-    server = MeshServer(ServerConfig(), [DRAFT], telemetry)
+    server = MeshServer(ServerConfig(), [DRAFT_SERVICE], telemetry)
     watch = SwitchedBlockWatch(BlockMetrics(telemetry.measured), telemetry.switch)
     unread = config.server.max_unread_seconds
     servicer = DraftServicer(time.monotonic, watch, telemetry.tracer, max_unread_seconds=unread)
@@ -231,7 +229,7 @@ async def _draft(config: DraftConfig, telemetry: SwitchedTelemetry) -> AsyncIter
 @asynccontextmanager
 async def _router(config: RouterConfig, telemetry: SwitchedTelemetry) -> AsyncIterator[str]:
     router = SwitchedRouter(config, telemetry)
-    server = MeshServer(ServerConfig(), [ROUTER], telemetry)
+    server = MeshServer(ServerConfig(), [ROUTER_SERVICE], telemetry)
     add_RouterServiceServicer_to_server(router.servicer, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     tasks = [asyncio.create_task(router.verifiers.run()), asyncio.create_task(router.drafts.run())]

@@ -16,11 +16,11 @@ from specmesh.draft.drafter import Drafter
 from specmesh.draft.engine import DraftEngine, Stopping
 from specmesh.draft.ngram_file import NgramTable, law_to_levels
 from specmesh.draft.runner import InlineRunner, Runner, ThreadRunner
-from specmesh.draft.service import SERVICE_NAME, DraftServicer
+from specmesh.draft.service import DraftServicer
 from specmesh.draft.table import TableDrafter
 from specmesh.runtime.config import ServerConfig
 from specmesh.runtime.context import context_hash
-from specmesh.runtime.contract import ROW_TOTAL
+from specmesh.runtime.contract import DRAFT_SERVICE, ROW_TOTAL
 from specmesh.runtime.rows import check_block, decode_row
 from specmesh.runtime.serving import MeshServer
 from specmesh.runtime.streams import channel
@@ -237,7 +237,7 @@ async def draft_peer(
 ) -> AsyncIterator[Peer]:
     """A draft service on a free port of this machine; stopped, its thread too, at the end."""
     config = config or ServerConfig()
-    server = MeshServer(config, [SERVICE_NAME])
+    server = MeshServer(config, [DRAFT_SERVICE])
     engine = DraftEngine(drafter, limits, stopping or Stopping(), time.monotonic)
     runner = InlineRunner(engine) if drafter.inline else ThreadRunner(engine)
     servicer = DraftServicer(max_unread_seconds=config.max_unread_seconds)

@@ -11,8 +11,8 @@ from router_fakes import FakeDraft, FakeVerifier, Send, drafted, ended, quick_co
 
 from specmesh.router.__main__ import Router
 from specmesh.router.config import PoolConfig
-from specmesh.router.service import SERVICE_NAME
 from specmesh.runtime.config import ServerConfig
+from specmesh.runtime.contract import ROUTER_SERVICE
 from specmesh.runtime.serving import MeshServer
 from specmesh.runtime.telemetry.instruments import Registry
 from specmesh.runtime.telemetry.setup import NO_TELEMETRY, Telemetry
@@ -69,7 +69,7 @@ async def traced_router(draft: FakeDraft, *verifiers: FakeVerifier, watched: boo
         pools = [PoolConfig(name="good", addresses=(drafts.address,))]
         policy = {"name": "fixed", "settings": {"fixed_length": 4}}
         router = Router(quick_config([each.address for each in targets], pools, policy=policy), telemetry)
-        server = MeshServer(ServerConfig(), [SERVICE_NAME], telemetry)
+        server = MeshServer(ServerConfig(), [ROUTER_SERVICE], telemetry)
         add_RouterServiceServicer_to_server(router.servicer, server.grpc)
         await server.start()
         tasks = [asyncio.create_task(router.verifiers.run()), asyncio.create_task(router.drafts.run())]

@@ -11,7 +11,7 @@ from verifier_parts import make_spec
 
 from specmesh.runtime import wire
 from specmesh.runtime.config import ServerConfig
-from specmesh.runtime.contract import PEER_METADATA_KEY
+from specmesh.runtime.contract import PEER_METADATA_KEY, VERIFIER_SERVICE
 from specmesh.runtime.serving import MeshServer
 from specmesh.runtime.streams import channel
 from specmesh.runtime.telemetry.spans import Tracer
@@ -21,7 +21,7 @@ from specmesh.v1.verifier_service_pb2_grpc import VerifierServiceStub, add_Verif
 from specmesh.verifier.config import EngineConfig, LimitsConfig
 from specmesh.verifier.engine import Engine
 from specmesh.verifier.paged import PagedBackend
-from specmesh.verifier.service import SERVICE_NAME, Served, Tokenizer, VerifierService
+from specmesh.verifier.service import Served, Tokenizer, VerifierService
 from specmesh.verifier.session import Answer
 from specmesh.verifier.target import TargetModel
 
@@ -63,7 +63,7 @@ async def serving(
     tracer: Tracer | None = None,
 ) -> AsyncIterator[Verifier]:
     """Start a verifier over `target`; it stops, engine last, when the block ends."""
-    mesh = MeshServer(server or ServerConfig(), [SERVICE_NAME])
+    mesh = MeshServer(server or ServerConfig(), [VERIFIER_SERVICE])
     service = VerifierService(limits or LimitsConfig(), mesh.draining, tracer)
     add_VerifierServiceServicer_to_server(service, mesh.grpc)
     port = await mesh.start()

@@ -16,7 +16,7 @@ from draft_peers import Answer, Conversation, ask_for, random_law
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specmesh.draft.ngram_file import NgramTable, law_to_levels, save_table
-from specmesh.draft.service import SERVICE_NAME
+from specmesh.runtime.contract import DRAFT_SERVICE
 from specmesh.runtime.streams import channel
 from specmesh.runtime.wire import draft_ask_to_entry
 from specmesh.v1 import draft_service_pb2 as pb
@@ -62,7 +62,7 @@ async def draft_process(*settings: str) -> AsyncIterator[tuple[asyncio.subproces
 
 async def health(to_process: grpc.aio.Channel) -> int:
     stub = health_pb2_grpc.HealthStub(to_process)
-    response = await stub.Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME), timeout=2)
+    response = await stub.Check(health_pb2.HealthCheckRequest(service=DRAFT_SERVICE), timeout=2)
     return response.status
 
 

@@ -1,6 +1,7 @@
 """Every internal message says the same thing after the wire as before it."""
 
 from specmesh.runtime import wire
+from specmesh.runtime.contract import DRAFT_SERVICE, ROUTER_SERVICE, VERIFIER_SERVICE
 from specmesh.runtime.types import (
     Block,
     BlockRefusal,
@@ -17,7 +18,9 @@ from specmesh.runtime.types import (
     TokenLogprob,
     VerifyTiming,
 )
+from specmesh.v1 import draft_service_pb2 as draft_pb
 from specmesh.v1 import router_service_pb2 as router_pb
+from specmesh.v1 import verifier_service_pb2 as verifier_pb
 
 # Values that float32 holds exactly: the wire carries float32.
 SAMPLING = Sampling(0.5, 0.75, 7, 0.25, 1.5, -0.5, 0.125, ((3, -2.0), (9, 1.0)))
@@ -118,3 +121,9 @@ def test_a_result_without_drafts_has_no_reward() -> None:
     entry = wire.step_result_to_entry(StepResult(1, 2, (3,), 0, 0))
     assert not entry.HasField("reward")
     assert wire.step_result_to_entry(StepResult(1, 2, (3,), 0, 2)).reward == 0
+
+
+def test_the_services_are_called_as_the_protos_call_them() -> None:
+    named = [(DRAFT_SERVICE, draft_pb), (ROUTER_SERVICE, router_pb), (VERIFIER_SERVICE, verifier_pb)]
+    for name, module in named:
+        assert [each.full_name for each in module.DESCRIPTOR.services_by_name.values()] == [name]

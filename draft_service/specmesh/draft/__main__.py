@@ -13,8 +13,9 @@ from specmesh.draft.drafter import Drafter, EndsProcess, make_drafter
 from specmesh.draft.engine import DraftEngine
 from specmesh.draft.metrics import BlockMetrics, observe_draft
 from specmesh.draft.runner import InlineRunner, Runner, ThreadRunner
-from specmesh.draft.service import SERVICE_NAME, DraftServicer
+from specmesh.draft.service import DraftServicer
 from specmesh.runtime.config import ConfigError
+from specmesh.runtime.contract import DRAFT_SERVICE
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.launch import in_own_thread, run_service
 from specmesh.runtime.pinning import check_pinned
@@ -31,7 +32,7 @@ async def serve(config: DraftConfig) -> None:
 
 async def _serve_with(config: DraftConfig, telemetry: Telemetry) -> None:
     registry = telemetry.registry
-    server = MeshServer(config.server, [SERVICE_NAME], telemetry)
+    server = MeshServer(config.server, [DRAFT_SERVICE], telemetry)
     watch = BlockMetrics(registry) if registry is not None else None
     unread = config.server.max_unread_seconds
     servicer = DraftServicer(time.monotonic, watch, telemetry.tracer, max_unread_seconds=unread)

@@ -1,6 +1,8 @@
 """The interface behind which every kind of draft stands, and the one place where kinds are registered.
 
 Another kind is one more module with a function `make(settings) -> Drafter`, and one more line in `KINDS`.
+Its settings, where they can be imported without torch, are one more line in `settings.SETTINGS`: mistakes in them are
+then told before anything loads.
 """
 
 from collections import Counter

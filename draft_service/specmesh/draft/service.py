@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     # Generic in its stub only.
     Context = grpc.aio.ServicerContext[Any, Any]
 
-SERVICE_NAME = "specmesh.v1.DraftService"
-
 
 class DraftServicer(pb_grpc.DraftServiceServicer):
     """Carries entries to the runner's engine and its events back; UNAVAILABLE until `attach`."""

@@ -13,6 +13,7 @@ from specmesh.draft.config import DraftConfig
 from specmesh.router.callers import Callers
 from specmesh.router.config import RouterConfig
 from specmesh.runtime.config import ConfigError, ConfigModel, validated
+from specmesh.runtime.contract import DRAFT_SERVICE, ROUTER_SERVICE, VERIFIER_SERVICE
 from specmesh.runtime.given import Given, Keys, value_at
 from specmesh.runtime.serving import check_server
 from specmesh.runtime.telemetry.setup import check_packages
@@ -26,9 +27,9 @@ EVERY_HOST = {"0.0.0.0", "::"}
 Ports = dict[int, dict[str, str]]
 """By port, the keys that name it and their hosts."""
 SERVICES: Mapping[type[ConfigModel], str] = {
-    VerifierConfig: "specmesh.v1.VerifierService",
-    DraftConfig: "specmesh.v1.DraftService",
-    RouterConfig: "specmesh.v1.RouterService",
+    VerifierConfig: VERIFIER_SERVICE,
+    DraftConfig: DRAFT_SERVICE,
+    RouterConfig: ROUTER_SERVICE,
 }
 
 

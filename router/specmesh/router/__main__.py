@@ -15,13 +15,14 @@ from specmesh.router.drafts import Drafts
 from specmesh.router.limits import Gate
 from specmesh.router.policies import make_policy
 from specmesh.router.registration import Target
-from specmesh.router.service import SERVICE_NAME, RouterServicer
+from specmesh.router.service import RouterServicer
 from specmesh.router.step import Mesh
 from specmesh.router.telemetry import watch_router
 from specmesh.router.text import Tokenizer
 from specmesh.router.verifier_replica import TokenizerFiles
 from specmesh.router.verifiers import Verifiers
 from specmesh.router.watching import NO_WATCH, Watch
+from specmesh.runtime.contract import ROUTER_SERVICE
 from specmesh.runtime.launch import run_service
 from specmesh.runtime.serving import MeshServer, announce_ready
 from specmesh.runtime.streams import channel
@@ -112,7 +113,7 @@ async def serve(config: RouterConfig) -> None:
 
 async def _serve(config: RouterConfig, telemetry: Telemetry) -> None:
     router = Router(config, telemetry)
-    server = MeshServer(config.server, [SERVICE_NAME], telemetry)
+    server = MeshServer(config.server, [ROUTER_SERVICE], telemetry)
     pb_grpc.add_RouterServiceServicer_to_server(router.servicer, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()
     tasks = [

@@ -8,6 +8,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from specmesh.router.registration import Target, needs_vocabulary
+from specmesh.runtime.contract import DRAFT_SERVICE, ROUTER_SERVICE, VERIFIER_SERVICE
 from specmesh.runtime.types import ServiceInfo
 from specmesh.runtime.wire import service_info_from_proto
 from specmesh.v1 import draft_service_pb2 as draft_pb
@@ -16,13 +17,9 @@ from specmesh.v1.draft_service_pb2_grpc import DraftServiceStub
 R = TypeVar("R")
 
 REGISTRATION_SECONDS = 10.0
-KINDS = {
-    "specmesh.v1.DraftService": "a draft service",
-    "specmesh.v1.VerifierService": "a verifier",
-    "specmesh.v1.RouterService": "a router",
-}
-"""What people call the services of the mesh."""
 DRAFT, VERIFIER = "a draft service", "a verifier"
+KINDS = {DRAFT_SERVICE: DRAFT, VERIFIER_SERVICE: VERIFIER, ROUTER_SERVICE: "a router"}
+"""What people call the services of the mesh."""
 
 
 class WrongService(Exception):

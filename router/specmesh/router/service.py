@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     # Generic in its stub only.
     Context = grpc.aio.ServicerContext[Any, Any]
 
-SERVICE_NAME = "specmesh.v1.RouterService"
 INLINE_TEXT_BYTES = 16 * 1024
 """Longer texts, and chats, are tokenized in a thread."""
 TEXT_FEATURES = ("text", "chat", "stop.strings")

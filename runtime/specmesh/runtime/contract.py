@@ -18,6 +18,11 @@ DEFAULT_MAX_ROW = 128
 OPEN_CHUNK_TOKENS = 16_384
 """Token ids in one chunk of an `Open` call: 64 KiB as uint32."""
 
+DRAFT_SERVICE = "specmesh.v1.DraftService"
+VERIFIER_SERVICE = "specmesh.v1.VerifierService"
+ROUTER_SERVICE = "specmesh.v1.RouterService"
+"""Full names, as health, permissions and reflection know them."""
+
 PEER_METADATA_KEY = "specmesh-peer"
 """Metadata of the Verify stream: the same value as `VerifyOpenHeader.peer`."""
 

@@ -38,7 +38,11 @@ def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
 
 
 def check_files(tls: TlsConfig | ClientTls, section: str) -> None:
-    """Raises `ConfigError` naming the keys whose files cannot be read: better at the start than at a connection."""
+    """Raises `ConfigError` naming the keys whose files cannot be read: better at the start than at a connection.
+
+    `load_config` has told so already, with where each was given; this is for what was configured in Python, and for
+    files that went away since.
+    """
     if faults := [f"{section}.{name}: {fault}" for name, fault in tls.faults()]:
         raise ConfigError(*faults)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from specmesh.model.errors import RanksLost
 from specmesh.model.place import Place, leave
+from specmesh.runtime.contract import VERIFIER_SERVICE
 from specmesh.runtime.errors import MeshError
 from specmesh.runtime.launch import Flag, in_own_thread, run_service
 from specmesh.runtime.serving import CLOSING_SECONDS, MeshServer, announce_ready
@@ -22,7 +23,7 @@ from specmesh.verifier.config import VerifierConfig
 from specmesh.verifier.engine import Engine
 from specmesh.verifier.followers import SHARING, Followers, given_place, start_followers
 from specmesh.verifier.metrics import MeasuredBackend, observe_engine
-from specmesh.verifier.service import SERVICE_NAME, Served, VerifierService
+from specmesh.verifier.service import Served, VerifierService
 
 if TYPE_CHECKING:
     from specmesh.verifier.loading import Loaded
@@ -62,7 +63,7 @@ async def serve(config: VerifierConfig) -> None:
 
 async def _serve(config: VerifierConfig, telemetry: Telemetry, followers: Followers) -> None:
     registry = telemetry.registry
-    server = MeshServer(config.server, [SERVICE_NAME], telemetry)
+    server = MeshServer(config.server, [VERIFIER_SERVICE], telemetry)
     service = VerifierService(config.limits, server.draining, telemetry.tracer)
     add_VerifierServiceServicer_to_server(service, server.grpc)  # type: ignore[no-untyped-call]
     await server.start()

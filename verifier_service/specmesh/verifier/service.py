@@ -25,7 +25,6 @@ from specmesh.verifier.opening import read_open
 from specmesh.verifier.session import Answer
 
 TOKENIZER_CHUNK_BYTES = 256 * 1024
-SERVICE_NAME: str = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
