@@ -9,10 +9,12 @@ import pytest
 from router_parts import make_session
 from tiny_tokenizers import of_pieces, to_bytes
 
+from specmesh.router.config import RouterConfig
 from specmesh.router.output import Output
 from specmesh.router.service import hand_failure
 from specmesh.router.session import Session
 from specmesh.router.text import Tokenizer
+from specmesh.runtime.config import ConfigError, load_config
 from specmesh.runtime.errors import InvalidValue, MeshError, NoVerifier
 from specmesh.runtime.streams import DEFAULT_MAX_MESSAGE_BYTES
 from specmesh.runtime.types import FinishReason, StepResult, TokenLogprob
@@ -42,6 +44,13 @@ def emit(session: Session, output: Output, *token_ids: int, **fields: Any) -> St
     session.commit(result)
     output.add(result, None)
     return result
+
+
+async def emit_where_there_is_room(session: Session, output: Output, count: int) -> None:
+    for token in range(count):
+        logprobs = (TokenLogprob(-1.0, ((300, -0.5), (70_000, -0.5))),)
+        emit(session, output, token % 10, logprobs=logprobs)
+        await output.room()
 
 
 async def collect(output: Output) -> list[pb.GenerateResponse]:
@@ -157,6 +166,28 @@ async def test_an_output_that_no_message_can_hold_is_refused_in_words() -> None:
     assert refused.value.field == "output.unary"
 
 
+async def test_a_unary_output_is_refused_as_soon_as_no_message_can_hold_it() -> None:
+    """And not when all of it has been made."""
+    session, output = make_output(PIECES, unary=True, max_message_bytes=2048)
+    with pytest.raises(InvalidValue, match=r"at least 20[0-9]{2} bytes; server\.max_message_bytes is 2048: stream it"):
+        await emit_where_there_is_room(session, output, 3000)
+    assert 2048 / 8 < session.usage.num_output < 2048 / 4
+
+
+@pytest.mark.parametrize("logprobs", [None, 2])
+async def test_a_unary_output_that_a_message_just_holds_is_sent(logprobs: int | None) -> None:
+    async def sent(limit: int) -> list[pb.GenerateResponse]:
+        session, output = make_output(PIECES, unary=True, max_message_bytes=limit, logprobs=logprobs)
+        await emit_where_there_is_room(session, output, 300)
+        output.finish(FinishReason.LENGTH)
+        return await collect(output)
+
+    size = (await sent(1 << 20))[1].ByteSize()
+    assert len((await sent(size))[1].delta.token_ids) == 300
+    with pytest.raises(InvalidValue):
+        await sent(size - 1)
+
+
 async def test_offsets_continue_after_a_continuation_and_its_tokens_are_not_sent_again() -> None:
     """C41: a resumed stream begins where the client's tokens end, the text held back included."""
     session, output = make_output(PIECES, continuation=(1, 2, 3), stop_strings=("beta",))
@@ -241,3 +272,17 @@ async def test_steps_that_are_cut_off_from_outside_leave_no_client_waiting() -> 
     async with asyncio.timeout(5):
         with pytest.raises(MeshError, match="cut off"):
             await collect(output)
+
+
+def test_a_bound_of_what_is_unread_that_no_message_could_keep_is_refused_by_its_key() -> None:
+    def load(unread: int, message: int) -> RouterConfig:
+        given = {"limits.max_unread_bytes": f"{unread}", "server.max_message_bytes": f"{message}"}
+        overrides = {"verifiers": '["v:1"]'} | {key: value for key, value in given.items() if value != "0"}
+        return load_config(RouterConfig, path=None, environ={}, overrides=overrides, prefix="X")
+
+    with pytest.raises(
+        ConfigError, match=r"^limits\.max_unread_bytes: at most 50000, half of server\.max_message_bytes"
+    ):
+        load(50_001, 100_000)
+    assert load(50_000, 100_000).limits.max_unread_bytes == 50_000
+    assert load(0, 100_000).server.max_message_bytes == 100_000

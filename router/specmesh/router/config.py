@@ -103,7 +103,9 @@ class LimitsConfig(ConfigModel):
     max_messages: int = Field(default=4096, ge=1)
     """Of a chat."""
     max_unread_bytes: int = Field(default=256 * 1024, ge=1024)
-    """Output of one stream that its client has not read; the session waits at this bound."""
+    """Output of one stream that its client has not read; the session waits at this bound, or at half of
+    server.max_message_bytes where that is less and this is not given.
+    """
     require_deadline: bool = True
 
 
@@ -182,6 +184,13 @@ class RouterConfig(ConfigModel):
         if fixed and fixed not in names:
             there = f"; there are {', '.join(names)}" if names else "; there is none"
             raise ValueError(f'policy.settings.fixed_arm: no such pool: "{fixed}"{there}')
+        return self
+
+    @model_validator(mode="after")
+    def _messages_hold_what_is_unread(self) -> Self:
+        most, limits = self.server.max_message_bytes // 2, self.limits
+        if "max_unread_bytes" in limits.model_fields_set and limits.max_unread_bytes > most:
+            raise ValueError(f"limits.max_unread_bytes: at most {most}, half of server.max_message_bytes")
         return self
 
     @model_validator(mode="after")

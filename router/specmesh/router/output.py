@@ -1,7 +1,7 @@
 """The output of one stream between the step that makes it and the client that reads it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from specmesh.router.session import Session, Usage, cut_result
 from specmesh.router.text import TextStream
@@ -25,6 +25,7 @@ class Output:
         max_unread_bytes: int,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
+        """Half a message is unread at most, so that one holds it with the step that comes on top."""
         plan = session.plan
         self._session = session
         self._text = text
@@ -32,6 +33,7 @@ class Output:
         self._max_unread_bytes = min(max_unread_bytes, max_message_bytes // 2)
         self._max_message_bytes = max_message_bytes
         self._unary = plan.unary
+        self._least_bytes = 0
         self._interval = plan.min_chunk_interval
         self._due = 0.0
         self._fresh_text = ""
@@ -70,17 +72,22 @@ class Output:
         delta.token_ids.extend(result.token_ids)
         if self._fresh_text:
             delta.text += self._fresh_text
-        if result.logprobs and self._session.plan.logprobs is not None:  # else the policy wanted them
-            delta.logprobs.extend(logprob_to_proto(logprob) for logprob in result.logprobs)
+        wanted = result.logprobs and self._session.plan.logprobs is not None  # else the policy wanted them
+        logprobs = [logprob_to_proto(logprob) for logprob in result.logprobs] if wanted else []
+        delta.logprobs.extend(logprobs)
         if report is not None:
             delta.steps.append(report)
-        if not self._unary and delta.ByteSize() > self._max_unread_bytes:
+        if self._unary:
+            self._least_bytes += _least_bytes(result.token_ids, self._fresh_text, logprobs, report)
+        elif delta.ByteSize() > self._max_unread_bytes:
             self._room.clear()
         # In the loop's next turn: the next step's entry leaves before the client's delta does.
         asyncio.get_running_loop().call_soon(self._something.set)
 
     async def room(self) -> None:
-        """Wait until the client has read enough."""
+        """Wait until the client has read enough. Raises `InvalidValue` when a unary output is too large already."""
+        if self._least_bytes > self._max_message_bytes:
+            raise self._too_large(f"at least {self._least_bytes}")
         if not self._room.is_set():
             await self._room.wait()
 
@@ -132,9 +139,12 @@ class Output:
         """Raises `InvalidValue` for one that no message can hold: streamed ones are far below that."""
         response = pb.GenerateResponse(delta=delta)
         if self._unary and (size := response.ByteSize()) > self._max_message_bytes:
-            limit = f"server.max_message_bytes is {self._max_message_bytes}"
-            raise InvalidValue("output.unary", f"the output has {size} bytes; {limit}: stream it, or ask for less")
+            raise self._too_large(f"{size}")
         return response
+
+    def _too_large(self, size: str) -> InvalidValue:
+        limit = f"server.max_message_bytes is {self._max_message_bytes}"
+        return InvalidValue("output.unary", f"the output has {size} bytes; {limit}: stream it, or ask for less")
 
     async def _until_due(self) -> None:
         await (self._ended if self._unary else self._something).wait()
@@ -153,6 +163,17 @@ class Output:
         delta, self._delta = self._delta, None
         self._room.set()
         return delta
+
+
+def _least_bytes(
+    token_ids: Sequence[int], text: str, logprobs: Sequence[pb.TokenLogprob], report: pb.StepReport | None
+) -> int:
+    """What a step adds to a message, without what tells how long its parts are: sizing all of it each time would be
+    work in the square of its length.
+    """
+    ids = sum((token.bit_length() + 6) // 7 or 1 for token in token_ids)
+    parts: int = sum(logprob.ByteSize() for logprob in logprobs) + (0 if report is None else report.ByteSize())
+    return ids + len(text.encode()) + parts
 
 
 def usage_to_proto(usage: Usage) -> pb.Usage:
