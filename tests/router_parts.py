@@ -52,9 +52,13 @@ class Words:
         """No text comes out of words that are only counted."""
         raise AssertionError("these tests ask for no text")
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]], most_tokens: int) -> Sequence[int]:
+    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
         """All contents as one text."""
-        return self.encode_text(" ".join(content for _, content in messages))
+        return " ".join(content for _, content in messages)
+
+    def encode_rendered(self, text: str) -> Sequence[int]:
+        """As any text."""
+        return self.encode_text(text)
 
 
 def arm_facts(pool: str, *, trusted: bool = True, sends_rows: bool = True) -> ArmFacts:

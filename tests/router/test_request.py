@@ -158,12 +158,20 @@ def test_what_cannot_fit_by_its_size_is_not_tokenized() -> None:
     offer = make_offer(text=words)
     with pytest.raises(ContextTooLong, match=r"^text: at least 64 tokens; the context of 64 tokens must hold"):
         plan_request(request(tokens=None, text="x" * 639), EVERYBODY, offer)
+    long = {"messages": [{"role": "user", "content": "x" * 319}] * 2}  # and a space between them
+    with pytest.raises(ContextTooLong, match=r"^chat\.messages: at least 64 tokens; the context of 64 tokens"):
+        plan_request(request(tokens=None, chat=long), EVERYBODY, offer)
     assert words.num_encoded == 0
     for text in ("word " * 63, "x" * 630):
         plan_request(request(tokens=None, text=text), EVERYBODY, offer)
     with pytest.raises(InvalidValue, match=r"21 messages; limits\.max_messages is 20"):
         plan_request(request(tokens=None, chat={"messages": [{"role": "user"}] * 21}), EVERYBODY, offer)
     assert words.num_encoded == 2
+
+
+def test_a_continuation_that_is_too_long_is_refused_before_its_ids_are_looked_at() -> None:
+    with pytest.raises(InvalidValue, match=r"^continuation_token_ids: 11 tokens; max_output_tokens is 10"):
+        planned(continuation_token_ids=[100] * 11)
 
 
 def test_an_unknown_arm_is_refused_with_the_pools_that_the_caller_may_name() -> None:

@@ -63,7 +63,7 @@ def test_templates_find_what_transformers_gives_them(source: str, expected: str)
 
 def test_a_model_without_template_refuses_chat_and_names_the_field() -> None:
     with pytest.raises(UnsupportedOption) as refusal:
-        Tokenizer(to_bytes(word_level())).encode_chat(HELLO)
+        Tokenizer(to_bytes(word_level())).render_chat(HELLO)
     assert refusal.value.field == "chat"
 
 
@@ -157,7 +157,8 @@ def test_chat_text_is_encoded_without_a_second_bos() -> None:
     tokenizer = Tokenizer(
         to_bytes(fast), chat_template="{{ bos_token }}{{ messages[0].content }}", special_tokens={"bos_token": "<s>"}
     )
-    assert tokenizer.encode_text("The fox") == tokenizer.encode_chat([("user", "The fox")])
+    rendered = tokenizer.render_chat([("user", "The fox")])
+    assert tokenizer.encode_text("The fox") == tokenizer.encode_rendered(rendered)
     assert tokenizer.encode_text("The fox").count(0) == 1
     tokenizer.close()
 

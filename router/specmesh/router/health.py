@@ -22,7 +22,8 @@ class Cooldown:
 
 
 class ReplicaHealth:
-    """PROBING -> READY -> COOLING -> PROBING ...; INCOMPATIBLE, QUARANTINED and DRAINING end with the connection.
+    """PROBING -> READY -> COOLING -> PROBING ...; DRAINING ends with the connection, INCOMPATIBLE and QUARANTINED
+    when a process that fits has introduced itself anew.
 
     Many sessions may meet one fault at once: failures while COOLING are part of the failure that began it.
     The pause doubles with each failure and starts over after a real block in time, not after a probe. Lost connections
@@ -115,7 +116,7 @@ class ReplicaHealth:
             self._enter(ArmState.DRAINING, "the replica is draining")
 
     def disconnected(self, now: float, reason: str) -> None:
-        """The connection is gone, and with it what only that process could be blamed for."""
+        """The connection is gone. What did not fit or was not honest is not forgotten before another try."""
         retry_at = now + self._pause(self._losses, min(self._cooldown.reconnect, self._cooldown.longest))
         self._losses += 1
         if self.state in (ArmState.INCOMPATIBLE, ArmState.QUARANTINED):

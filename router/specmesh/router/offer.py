@@ -18,10 +18,11 @@ class TextModel(Protocol):
     def encode_text(self, text: str) -> Sequence[int]:
         """Ids of a text with the model's special tokens."""
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]], most_tokens: int) -> Sequence[int]:
-        """Ids of (role, content) pairs in the model's own chat template. Raises `ContextTooLong` when by the length of
-        what the template wrote they are more than `most_tokens`.
-        """
+    def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
+        """(role, content) pairs as the model's own chat template writes them."""
+
+    def encode_rendered(self, text: str) -> Sequence[int]:
+        """Ids of what `render_chat` gave."""
 
     def stream(self, stop_strings: Sequence[str]) -> TextStream:
         """The text of one session's output."""

@@ -1,6 +1,6 @@
 """The input of a `GenerateRequest` to token ids: what cannot fit is refused by its size, before any work on it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from specmesh.router.offer import Offer, TextModel
 from specmesh.runtime.errors import ContextTooLong, InvalidValue, UnsupportedOption
@@ -13,9 +13,7 @@ def read_prompt(request: pb.GenerateRequest, offer: Offer) -> tuple[int, ...]:
     """Ids of the request's input. Raises a `MeshError` that names the field."""
     kind = request.WhichOneof("input")
     if kind == "tokens":
-        field, prompt = "tokens.ids", tuple(request.tokens.ids)
-        _check_length(field, len(prompt), offer)
-        check_ids(field, prompt, offer)
+        field, prompt = "tokens.ids", _tokens(request.tokens, offer)
     elif kind == "text":
         field, prompt = "text", _plain_text(request.text, offer)
     elif kind == "chat":
@@ -24,8 +22,13 @@ def read_prompt(request: pb.GenerateRequest, offer: Offer) -> tuple[int, ...]:
         raise InvalidValue("input", "one of text, tokens and chat is required")
     if not prompt:
         raise InvalidValue(field, "the prompt is empty")
-    _check_length(field, len(prompt), offer)
     return prompt
+
+
+def _tokens(given: pb.TokenIds, offer: Offer) -> tuple[int, ...]:
+    _check_length("tokens.ids", len(given.ids), offer)
+    check_ids("tokens.ids", given.ids, offer)
+    return tuple(given.ids)
 
 
 def _check_length(field: str, num_tokens: int, offer: Offer, at_least: str = "") -> None:
@@ -37,8 +40,16 @@ def _check_length(field: str, num_tokens: int, offer: Offer, at_least: str = "")
 
 def _plain_text(given: str, offer: Offer) -> tuple[int, ...]:
     text = _text(offer, "text", [given])
-    _check_length("text", text.least_tokens(len(given)), offer, "at least ")
-    return tuple(text.encode_text(given))
+    return _encoded("text", given, text, text.encode_text, offer)
+
+
+def _encoded(
+    field: str, given: str, text: TextModel, encode: Callable[[str], Sequence[int]], offer: Offer
+) -> tuple[int, ...]:
+    _check_length(field, text.least_tokens(len(given)), offer, "at least ")
+    token_ids = tuple(encode(given))
+    _check_length(field, len(token_ids), offer)
+    return token_ids
 
 
 def _chat(chat: pb.ChatInput, offer: Offer) -> tuple[int, ...]:
@@ -51,8 +62,8 @@ def _chat(chat: pb.ChatInput, offer: Offer) -> tuple[int, ...]:
     for index, message in enumerate(chat.messages):
         if message.role not in ROLES:
             raise InvalidValue(f"chat.messages[{index}].role", f"must be one of {', '.join(ROLES)}")
-    messages = [(message.role, message.content) for message in chat.messages]
-    return tuple(text.encode_chat(messages, offer.target.info.max_context_tokens - 1))
+    rendered = text.render_chat([(message.role, message.content) for message in chat.messages])
+    return _encoded("chat.messages", rendered, text, text.encode_rendered, offer)
 
 
 def _text(offer: Offer, field: str, texts: list[str]) -> TextModel:
@@ -76,11 +87,11 @@ def read_continuation(
     request: pb.GenerateRequest, prompt: tuple[int, ...], limit: int, offer: Offer
 ) -> tuple[int, ...]:
     """Output that the client has already. Raises a `MeshError` that names the field."""
-    token_ids = tuple(request.continuation_token_ids)
-    check_ids("continuation_token_ids", token_ids, offer)
+    token_ids = request.continuation_token_ids
     if len(token_ids) > limit:
         raise InvalidValue("continuation_token_ids", f"{len(token_ids)} tokens; max_output_tokens is {limit}")
     room = offer.target.info.max_context_tokens - len(prompt)
     if len(token_ids) > room:
         raise ContextTooLong("continuation_token_ids", f"{len(token_ids)} tokens; the context has room for {room}")
-    return token_ids
+    check_ids("continuation_token_ids", token_ids, offer)
+    return tuple(token_ids)

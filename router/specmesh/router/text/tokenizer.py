@@ -12,7 +12,6 @@ from specmesh.router.text.decoding import build_stages
 from specmesh.router.text.detokenizer import Detokenizer
 from specmesh.router.text.stops import StopMatcher
 from specmesh.router.text.stream import TextStream
-from specmesh.runtime.errors import ContextTooLong
 
 TOKEN_CACHE = 65_536
 
@@ -55,18 +54,13 @@ class Tokenizer:
         """Ids of a text, with the special tokens that the model puts around one."""
         return list(self._fast.encode(text, add_special_tokens=True).ids)
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]], most_tokens: int | None = None) -> list[int]:
-        """Ids of (role, content) messages. Blocks while the template renders; raises as `ChatTemplate.render`, and
-        `ContextTooLong` when by the length of what was rendered they are more than `most_tokens`.
-        """
-        text = self.render_chat(messages)
-        if most_tokens is not None and (least := self.least_tokens(len(text))) > most_tokens:
-            raise ContextTooLong("chat.messages", f"at least {least} tokens; the context has room for {most_tokens}")
-        return list(self._fast.encode(text, add_special_tokens=False).ids)
-
     def render_chat(self, messages: Sequence[tuple[str, str]]) -> str:
-        """The text that `encode_chat` encodes: the template writes its special tokens itself."""
+        """The text of (role, content) messages. Blocks while the template renders; raises as `ChatTemplate.render`."""
         return self._chat.render(messages)
+
+    def encode_rendered(self, text: str) -> list[int]:
+        """Ids of what `render_chat` gave: the template writes its special tokens itself."""
+        return list(self._fast.encode(text, add_special_tokens=False).ids)
 
     def detokenizer(self) -> Detokenizer:
         """For one text."""
