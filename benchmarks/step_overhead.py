@@ -28,6 +28,7 @@ from specmesh.command.mesh_config import DraftProcess, MeshConfig
 from specmesh.command.processes import ServiceEnded
 from specmesh.command.report import PARTS, milliseconds
 from specmesh.draft.ngram_file import NgramTable, law_to_levels, save_table
+from specmesh.runtime.modules import module_of
 from specmesh.v1 import router_service_pb2 as pb
 
 VOCABULARY = 16
@@ -152,8 +153,7 @@ def services() -> dict[str, psutil.Process]:
     """The mesh among this process's children, by module."""
     found = {}
     for child in psutil.Process(os.getpid()).children():
-        module = child.cmdline()[2]
-        if module.startswith("specmesh."):
+        if module := module_of(child.cmdline()):
             found[module.removeprefix("specmesh.")] = child
     return found
 

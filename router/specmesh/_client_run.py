@@ -1,6 +1,8 @@
 """One generation as `specmesh.client` drives it (no IO): what came, and going on where a stream broke."""
 
+import random
 import time
+from typing import Any
 
 import grpc
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
@@ -20,6 +22,10 @@ from specmesh.v1 import router_service_pb2 as pb
 
 RETRYABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.1, 2.0
+MAX_ATTEMPTS = 5
+"""Of a call that fails before its first message."""
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
+"""Trailer of gRPC's retries: milliseconds until the next attempt; negative: none."""
 
 
 class Run:
@@ -32,14 +38,20 @@ class Run:
         resumes: int,
         max_bytes: int,
         partial: Partial | None = None,
+        *,
+        repeats: bool = False,
     ) -> None:
-        """`max_bytes`: of a request; the one of a resume is larger by what has come. Raises `InvalidRequest`."""
+        """`max_bytes`: of a request; the one of a resume is larger by what has come. Raises `InvalidRequest`.
+
+        `repeats`: this also repeats what fails before its first message, by the rules of gRPC's own retries.
+        """
         self.request = checked_size(request, max_bytes)
         self.finished = False
         self._deadline = time.monotonic() + timeout
         self._resumes = resumes
         self._max_bytes = max_bytes
         self._backoff = FIRST_BACKOFF_SECONDS
+        self._attempts = _Attempts() if repeats else None
         self._started = None if partial is None else partial.started
         self._token_ids = list(request.continuation_token_ids)
         self._text = "" if partial is None else partial.text
@@ -51,6 +63,8 @@ class Run:
 
     def feed(self, message: pb.GenerateResponse) -> Event | None:
         """The event for the caller; None for what the caller has already."""
+        if self._attempts is not None:
+            self._attempts.answered = True
         match message.WhichOneof("event"):
             case "started":
                 return self._feed_started(message.started)
@@ -90,11 +104,16 @@ class Run:
         """Seconds to wait before the next stream; raises the error when there shall be none, with what had come."""
         error = error_from_rpc(failure)
         error.partial = partial = self._partial()
-        wait = self._backoff if error.retry_after is None else error.retry_after
         hopeless = isinstance(error, InvalidRequest) or error.code not in RETRYABLE
+        if not hopeless and self._attempts is not None:
+            repeat_after = self._attempts.next_after(failure)
+            if repeat_after is not None and repeat_after < self.remaining:
+                return repeat_after
+        wait = self._backoff if error.retry_after is None else error.retry_after
         if self._resumes <= 0 or partial is None or hopeless or wait >= self.remaining:
             raise error from failure
         self.request = self._sendable(partial, failure)
+        self._attempts = self._attempts and _Attempts()
         self._resumes -= 1
         self._backoff = min(2 * self._backoff, MAX_BACKOFF_SECONDS)
         return wait
@@ -115,6 +134,28 @@ class Run:
         error = SpecMeshError(code, message)
         error.partial = self._partial()
         return error
+
+
+class _Attempts:
+    """One stream's attempts to begin, as gRPC would count them (gRFC A6)."""
+
+    def __init__(self) -> None:
+        self.answered = False
+        """A message has come: what fails now is resumed, not repeated."""
+        self._left = MAX_ATTEMPTS - 1
+        self._backoff = FIRST_BACKOFF_SECONDS
+
+    def next_after(self, failure: grpc.RpcError) -> float | None:
+        """Seconds until the next attempt; None: there is none."""
+        trailers: Any = failure.trailing_metadata() or () if isinstance(failure, grpc.Call) else ()
+        pushback_ms = next((value for key, value in trailers if key == PUSHBACK_KEY), None)
+        forbidden = pushback_ms is not None and not str(pushback_ms).isdecimal()
+        if self.answered or self._left <= 0 or forbidden:
+            return None
+        wait = self._backoff * random.uniform(0.8, 1.2) if pushback_ms is None else int(pushback_ms) / 1e3
+        self._left -= 1
+        self._backoff = min(2 * self._backoff, MAX_BACKOFF_SECONDS)
+        return wait
 
 
 def _bare(enum: EnumTypeWrapper, number: int) -> str:

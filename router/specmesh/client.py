@@ -4,7 +4,7 @@
         print(client.generate("Once upon a time", max_output_tokens=64).text)
 
 A prompt is a text, a sequence of token ids, or a sequence of messages, each (role, content) or a mapping of these two.
-Calls that fail before their first token are repeated by gRPC itself; a stream that breaks later is resumed where it
+Calls that fail before their first token are repeated unseen; a stream that breaks later is resumed where it
 broke, under a seed with the very same text. Errors are `SpecMeshError`s.
 """
 
@@ -97,6 +97,9 @@ class ConnectionOptions(TypedDict, total=False):
 class _Connection:
     """What both clients share; `_channel` and `_stub` are theirs."""
 
+    _repeats: bool
+    """Whether `Run` begins streams again, and not gRPC."""
+
     def __init__(self, connect: Callable[[int], Any], tls: Tls | None, options: ConnectionOptions) -> None:
         if unknown := options.keys() - ConnectionOptions.__annotations__.keys():
             raise TypeError(f"unknown option: {', '.join(sorted(unknown))}")
@@ -124,11 +127,14 @@ class _Connection:
         return self._timeout if timeout is None else checked_timeout(timeout)
 
     def _run(self, request: pb.GenerateRequest, timeout: float | None, partial: Partial | None = None) -> Run:
-        return Run(request, self._seconds(timeout), self._resumes, self._max_bytes, partial)
+        seconds = self._seconds(timeout)
+        return Run(request, seconds, self._resumes, self._max_bytes, partial, repeats=self._repeats)
 
 
 class Client(_Connection):
     """Blocking client; safe to share between threads."""
+
+    _repeats = True
 
     def __init__(self, target: str, *, tls: Tls | None = None, **options: Unpack[ConnectionOptions]) -> None:
         super().__init__(partial(channel, checked_target(target), tls), tls, options)
@@ -194,6 +200,8 @@ class Client(_Connection):
 
 class AsyncClient(_Connection):
     """The same for asyncio; made and used within one event loop. `timeout` is the deadline that gRPC sends along."""
+
+    _repeats = False
 
     def __init__(self, target: str, *, tls: Tls | None = None, **options: Unpack[ConnectionOptions]) -> None:
         super().__init__(partial(async_channel, checked_target(target), tls), tls, options)
