@@ -72,7 +72,7 @@ async def test_a_quantised_draft_says_what_it_sampled(folder: Path) -> None:
         ({"source": "FOLDER", "quantization": "nf3"}, r"drafter\.quantization: Input should be"),
         ({"source": "FOLDER", "quantization": "nf4"}, "has 32 inputs, and nf4 needs a multiple of 64"),
         ({"source": "FOLDER", "quantization": "int8", "dtype": "float32"}, "dtype: float32 cannot be kept"),
-        ({"source": "FOLDER", "target_source": "demo"}, "target_source has no meaning"),
+        ({"source": "FOLDER", "target_source": "demo"}, "target_source: has no meaning"),
         ({"source": "distilled:prose", "quantization": "nf4"}, "quantization: a distilled draft has its own"),
         ({"source": "FOLDER", "context": True}, "context: only a distilled draft has weights for it"),
         ({"source": "distilled:code", "context": True, "device": "cuda"}, "context: .* on a CPU only"),

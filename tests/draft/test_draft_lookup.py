@@ -117,7 +117,7 @@ async def test_a_replica_that_got_the_context_by_open_proposes_the_same() -> Non
 def test_settings_and_kinds_that_do_not_exist_are_named() -> None:
     with pytest.raises(ConfigError, match=r"drafter\.min_mach"):
         make_drafter("lookup", {"min_mach": 2})
-    with pytest.raises(ConfigError, match=r"min_match must not exceed"):
+    with pytest.raises(ConfigError, match=r"^drafter\.min_match: must not exceed"):
         make_drafter("lookup", {"min_match": 5, "max_match": 4})
     with pytest.raises(InvalidValue, match="kind: unknown kind of draft"):
         make_drafter("eagle", {})

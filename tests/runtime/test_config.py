@@ -6,6 +6,7 @@ import pytest
 from pydantic import AfterValidator, ByteSize, Field, ValidationError, model_validator
 
 from specmesh.runtime.config import ConfigError, ConfigModel, ServerConfig, load_config
+from specmesh.runtime.given import KeyFault
 
 
 def not_empty(name: str) -> str:
@@ -42,7 +43,9 @@ class Strict(Example):
     @model_validator(mode="after")
     def _names_are_free(self) -> Self:
         if any(pool.name == "q" for pool in self.pools):
-            raise ValueError("pools: q is taken")
+            raise KeyFault("pools", "q is taken")
+        if any(pool.name == "r" for pool in self.pools):
+            raise ValueError("title of a pool is taken")
         return self
 
     def faults(self) -> Iterator[tuple[str, str]]:
@@ -135,6 +138,12 @@ def test_other_variables_of_the_environment_are_not_read(tmp_path: Path) -> None
             "server.min_drain_seconds: must not exceed drain_seconds (from config.toml)",
         ),
         ("needed = 1", {}, {"pools": '[{name = "q", addresses = []}]'}, "pools: q is taken (from --set pools)"),
+        (
+            "needed = 1\ntitle = 'x'\npools = [{name = 'r', addresses = []}]",
+            {},
+            {},
+            "configuration: title of a pool is taken (from config.toml)",
+        ),
         ("needed = true", {}, {}, "needed: must be a number (from config.toml)"),
         ("needed = 1\nratio = false", {}, {}, "ratio: must be a number (from config.toml)"),
         ("needed = 1\n[server]\nhealth_port = true", {}, {}, "server.health_port: must be a number (from config.toml)"),

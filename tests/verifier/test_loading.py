@@ -83,7 +83,7 @@ def test_memory_for_no_block_is_refused_by_name(table: Path) -> None:
     ],
 )
 def test_a_setting_that_would_be_ignored_is_refused_by_name(settings: dict[str, Any], ignored: str) -> None:
-    with pytest.raises(ValidationError, match=f"{ignored} has no meaning for model"):
+    with pytest.raises(ValidationError, match=f"{ignored}: has no meaning for model"):
         VerifierConfig.model_validate(settings)
 
 
@@ -93,7 +93,7 @@ def test_a_setting_that_would_be_ignored_is_refused_by_name(settings: dict[str, 
         ({"tensor_parallel": 2, "quantization": "nf4"}, "quantization: not together with tensor_parallel"),
         ({"tensor_parallel": 2, "device": "cuda:1"}, "device: cuda:1 with tensor_parallel, where each rank"),
         ({"tensor_parallel": 0}, "greater than or equal to 1"),
-        ({"rank_timeout_seconds": 5}, "rank_timeout_seconds has no meaning without tensor_parallel"),
+        ({"rank_timeout_seconds": 5}, "rank_timeout_seconds: has no meaning without tensor_parallel"),
     ],
 )
 def test_what_ranks_cannot_share_is_refused_by_name(settings: dict[str, Any], said: str) -> None:

@@ -10,6 +10,7 @@ from specmesh.draft.drafter import FOR_TESTS, KINDS
 from specmesh.draft.engine import Stopping
 from specmesh.draft.settings import settings_faults
 from specmesh.runtime.config import ConfigModel, LogConfig, ServerConfig
+from specmesh.runtime.given import Fault
 from specmesh.runtime.pinning import Digest
 from specmesh.runtime.telemetry.config import TelemetryConfig
 
@@ -34,7 +35,7 @@ class DraftConfig(ConfigModel):
             raise ValueError(f"unknown kind of draft, must be one of {', '.join(sorted(KINDS))}")
         return kind
 
-    def faults(self) -> Iterator[tuple[str, str]]:
+    def faults(self) -> Iterator[tuple[str, Fault]]:
         """Of the section `drafter`."""
         for key, fault in settings_faults(self.kind, self.drafter):
             yield f"drafter.{key}" if key else "drafter", fault

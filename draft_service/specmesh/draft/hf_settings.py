@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from specmesh.runtime.config import ConfigModel
+from specmesh.runtime.given import KeyFault
 from specmesh.runtime.sources import source_fault
 
 KIBIBYTE = 1024
@@ -34,13 +35,13 @@ class HfSettings(ConfigModel):
     def _nothing_is_ignored(self) -> Self:
         distilled = self.source.startswith(DISTILLED)
         if distilled and self.quantization is not None:
-            raise ValueError("quantization: a distilled draft has its own")
+            raise KeyFault("quantization", "a distilled draft has its own")
         if not distilled and "target_source" in self.model_fields_set:
-            raise ValueError("target_source has no meaning but for a distilled draft")
+            raise KeyFault("target_source", "has no meaning but for a distilled draft")
         if self.context and not distilled:
-            raise ValueError("context: only a distilled draft has weights for it")
+            raise KeyFault("context", "only a distilled draft has weights for it")
         if self.context and not self.device.startswith("cpu"):
-            raise ValueError("context: mixing with the session's own past is done on a CPU only")
+            raise KeyFault("context", "mixing with the session's own past is done on a CPU only")
         return self
 
     def faults(self) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from specmesh.draft.drafter import Advance, DrafterInfo, Proposal, Score, Turn
 from specmesh.draft.settings import parse_settings
 from specmesh.runtime.config import ConfigModel
+from specmesh.runtime.given import KeyFault
 from specmesh.runtime.types import DraftEndReason
 
 BYTES_PER_TOKEN = 160
@@ -38,7 +39,7 @@ class LookupSettings(ConfigModel):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min_match > self.max_match:
-            raise ValueError("min_match must not exceed max_match")
+            raise KeyFault("min_match", "must not exceed max_match")
         return self
 
 

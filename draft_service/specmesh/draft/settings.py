@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from specmesh.runtime.config import ConfigError, ConfigModel
-from specmesh.runtime.given import faults_of
+from specmesh.runtime.given import Fault, KeyFault, Keys, faults_of
 
 SETTINGS = {
     "hf": "specmesh.draft.hf_settings.HfSettings",
@@ -26,11 +26,15 @@ def parse_settings(cls: type[S], settings: Mapping[str, Any]) -> S:
     try:
         return cls.model_validate(dict(settings))
     except ValidationError as error:
-        faults = [f"{'.'.join(('drafter', *keys))}: {message}" for keys, message in faults_of(error)]
-        raise ConfigError(*faults) from None
+        raise ConfigError(*(_of_the_section(keys, fault) for keys, fault in faults_of(error))) from None
 
 
-def settings_faults(kind: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _of_the_section(keys: Keys, fault: Fault) -> KeyFault:
+    own, message = ((fault.key,), fault.message) if isinstance(fault, KeyFault) else ((), fault)
+    return KeyFault(".".join(("drafter", *keys, *own)), message)
+
+
+def settings_faults(kind: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Fault]]:
     """Key within the section and fault, of a kind listed above; of others none, as they tell when they are made."""
     if kind not in SETTINGS:
         return

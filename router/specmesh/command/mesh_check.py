@@ -124,7 +124,7 @@ class _Section:
             if isinstance(config, RouterConfig):
                 Callers(config)
         except ConfigError as error:
-            return [self.given.fault((), fault, self.keys) for fault in error.faults]
+            return [self.given.fault((), fault, self.keys) for fault in error.found]
         return list(self._taken(config, ports))
 
     def _taken(self, config: VerifierConfig | DraftConfig | RouterConfig, ports: Ports) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from specmesh.runtime.config import ConfigError, ConfigModel
+from specmesh.runtime.given import KeyFault
 
 POOL_NAME = r"^[A-Za-z0-9._-]{1,64}$"
 DEFAULT_MODEL = "demo"
@@ -44,7 +45,7 @@ class MeshConfig(ConfigModel):
     def _pools_are_told_apart(self) -> Self:
         pools = [draft.pool for draft in self.drafts]
         if twice := next((pool for pool in pools if pools.count(pool) > 1), None):
-            raise ValueError(f'drafts: two drafts have the pool "{twice}"')
+            raise KeyFault("drafts", f'two drafts have the pool "{twice}"')
         return self
 
 

@@ -12,6 +12,7 @@ import grpc
 from specmesh.router.config import CallerConfig, RouterConfig
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.errors import NotAllowed
+from specmesh.runtime.given import KeyFault
 from specmesh.runtime.reloading import Reloaded
 
 CLIENT, DEBUG, OPERATOR = "client", "debug", "operator"
@@ -113,9 +114,9 @@ class CallerTokens:
             try:
                 self._file = Reloaded([path], lambda: _read_tokens(path), clock=clock)
             except (OSError, ValueError) as error:
-                raise ConfigError(f"callers.token_file: {path}: {error}") from None
+                raise ConfigError(KeyFault("callers.token_file", f"{path}: {error}")) from None
             if not self._file.value:
-                raise ConfigError(f"callers.token_file: {path} holds no token, or is not there")
+                raise ConfigError(KeyFault("callers.token_file", f"{path} holds no token, or is not there"))
 
     def match(self, digest: bytes) -> bool:
         """Whether it is that of one of the tokens; takes as long whichever it is."""

@@ -10,6 +10,7 @@ from specmesh.router.policies import POLICIES
 from specmesh.router.policies.settings import PolicySettings
 from specmesh.runtime.address import Address
 from specmesh.runtime.config import ClientTls, ConfigModel, LogConfig, ServerConfig
+from specmesh.runtime.given import KeyFault
 from specmesh.runtime.telemetry.config import TelemetryConfig
 
 Name = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")
@@ -144,7 +145,7 @@ class CallerConfig(ConfigModel):
         if self.token is None and self.token_file is None and not self.identities:
             raise ValueError("one of token, token_file and identities is needed to know the caller by")
         if self.token is not None and not self.token.get_secret_value():
-            raise ValueError("token: is empty")
+            raise KeyFault("token", "is empty")
         return self
 
 
@@ -176,14 +177,14 @@ class RouterConfig(ConfigModel):
     def _names_are_unique_and_known(self) -> Self:
         names = [pool.name for pool in self.pools]
         if len(set(names)) != len(names):
-            raise ValueError("pools: two pools have the same name")
+            raise KeyFault("pools", "two pools have the same name")
         unknown = {pool for caller in self.callers for pool in caller.pools or ()} - set(names)
         if unknown:
-            raise ValueError(f"callers: no such pool: {', '.join(sorted(unknown))}")
+            raise KeyFault("callers", f"no such pool: {', '.join(sorted(unknown))}")
         fixed = self.policy.settings.fixed_arm.partition("@")[0]
         if fixed and fixed not in names:
             there = f"; there are {', '.join(names)}" if names else "; there is none"
-            raise ValueError(f'policy.settings.fixed_arm: no such pool: "{fixed}"{there}')
+            raise KeyFault("policy.settings.fixed_arm", f'no such pool: "{fixed}"{there}')
         return self
 
     @model_validator(mode="after")
@@ -196,14 +197,14 @@ class RouterConfig(ConfigModel):
     @model_validator(mode="after")
     def _certificates_have_an_authority(self) -> Self:
         if self.tls is None and self.verifier_server_name:
-            raise ValueError("verifier_server_name: has no meaning without tls")
+            raise KeyFault("verifier_server_name", "has no meaning without tls")
         if self.tls is None and any(pool.server_name for pool in self.pools):
-            raise ValueError("pools: server_name has no meaning without tls")
+            raise KeyFault("pools", "server_name has no meaning without tls")
         if any(caller.identities for caller in self.callers) and not (
             self.server.tls and self.server.tls.client_ca_file
         ):
-            raise ValueError("callers.identities: needs server.tls.client_ca_file")
+            raise KeyFault("callers.identities", "needs server.tls.client_ca_file")
         names = [name for caller in self.callers for name in (*caller.identities, f"name {caller.name}")]
         if len(set(names)) != len(names):
-            raise ValueError("callers: two callers have the same name or identity")
+            raise KeyFault("callers", "two callers have the same name or identity")
         return self

@@ -7,6 +7,7 @@ from google.protobuf import descriptor_pool
 
 from specmesh.runtime.config import ConfigError
 from specmesh.runtime.errors import NotAllowed
+from specmesh.runtime.given import KeyFault
 from specmesh.runtime.tls import peer_identities
 
 ANY = "*"
@@ -25,7 +26,7 @@ class Access:
         names = frozenset(service_names)
         for pattern in allow:
             if not _is_served(pattern, names):
-                raise ConfigError(f"server.allow: no such method here: {pattern}")
+                raise ConfigError(KeyFault("server.allow", f"no such method here: {pattern}"))
         self._allow = {pattern: frozenset(identities) for pattern, identities in allow.items()}
 
     @property

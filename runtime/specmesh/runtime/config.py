@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from specmesh.runtime.address import Host
-from specmesh.runtime.given import ConfigError, Given, Keys
+from specmesh.runtime.given import ConfigError, Fault, Given, KeyFault, Keys
 
 __all__ = [
     "ClientTls",
@@ -52,7 +52,7 @@ class ConfigModel(BaseModel):
             raise ValueError("must be a number" if isinstance(value, bool) else "must hold numbers, not true or false")
         return value
 
-    def faults(self) -> Iterable[tuple[str, str]]:
+    def faults(self) -> Iterable[tuple[str, Fault]]:
         """Key and fault of what types and validators cannot say, as that a file is not there; none by default."""
         return ()
 
@@ -164,13 +164,13 @@ class ServerConfig(ConfigModel):
     @model_validator(mode="after")
     def _drains_end(self) -> Self:
         if self.min_drain_seconds > self.drain_seconds:
-            raise ValueError("min_drain_seconds: must not exceed drain_seconds")
+            raise KeyFault("min_drain_seconds", "must not exceed drain_seconds")
         return self
 
     @model_validator(mode="after")
     def _allowed_peers_can_be_known(self) -> Self:
         if self.allow and (self.tls is None or self.tls.client_ca_file is None):
-            raise ValueError("allow: needs tls.client_ca_file, without which nobody knows who calls")
+            raise KeyFault("allow", "needs tls.client_ca_file, without which nobody knows who calls")
         return self
 
 
@@ -222,7 +222,7 @@ def validated(cls: type[M], given: Given, section: Keys = (), *, here: bool = Fa
     return config
 
 
-def _further_faults(config: BaseModel, at: Keys) -> Iterator[tuple[Keys, str]]:
+def _further_faults(config: BaseModel, at: Keys) -> Iterator[tuple[Keys, Fault]]:
     if isinstance(config, ConfigModel):
         yield from (((*at, *key.split(".")), message) for key, message in config.faults())
     for name in type(config).model_fields:

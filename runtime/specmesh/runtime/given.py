@@ -1,6 +1,5 @@
 """Settings as they were given: a tree of values, and where each of them came from."""
 
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,16 +20,27 @@ WORDS = {
     "model_attributes_type": SECTION,
 }
 """For what pydantic says in words of its own."""
-_FIRST_KEY = re.compile(r"([a-z][a-z0-9_.]*)(: | (?!and ))")
-"""A message about several keys together begins with the one it is about."""
+
+
+class KeyFault(ValueError):
+    """What is wrong with a key, `section.key` from where it is found, that only shows beside others or the machine."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+        self.message = message
+
+
+Fault = str | KeyFault
 
 
 class ConfigError(ValueError):
     """Settings that cannot be used; each fault names the key, what is wrong with its value and where it was given."""
 
-    def __init__(self, *faults: str) -> None:
-        super().__init__("; ".join(faults))
-        self.faults = faults
+    def __init__(self, *found: Fault) -> None:
+        self.found = found
+        self.faults = tuple(map(str, found))
+        super().__init__("; ".join(self.faults))
 
 
 class Given:
@@ -106,29 +116,31 @@ class Given:
 
     def explain(self, error: ValidationError, section: Keys = ()) -> Iterator[str]:
         """A line for each fault that validating the tree has shown; `section` goes before every key."""
-        for keys, message in faults_of(error):
-            yield self.fault(keys, message, section)
+        for keys, fault in faults_of(error):
+            yield self.fault(keys, fault, section)
 
-    def fault(self, keys: Keys, message: str, section: Keys = ()) -> str:
-        """One fault as a line: key, what is wrong, where it was given."""
+    def fault(self, keys: Keys, fault: Fault, section: Keys = ()) -> str:
+        """One fault as a line: key, what is wrong, where it was given; a fault's own key only if that was given."""
+        message = str(fault)
         missing = message == IS_REQUIRED
-        first = _FIRST_KEY.match(message)
-        if first and not self._holds_value(keys) and self.origins(deeper := (*keys, *first[1].split("."))):
-            keys, message = deeper, message[first.end() :].lstrip()
+        if isinstance(fault, KeyFault) and self.origins(deeper := (*keys, *fault.key.split("."))):
+            keys, message = deeper, fault.message
         origins = self.origins(keys) or (self.origins(keys[:-1]) if missing and keys[:-1] else [])
         source = f"from {' and '.join(origins)}" if origins else "not given" if missing else "the default"
         return f"{'.'.join((*section, *keys)) or 'configuration'}: {message} ({source})"
 
 
-def faults_of(error: ValidationError) -> Iterator[tuple[Keys, str]]:
-    """Keys and message of each."""
-    faults = error.errors(include_url=False, include_context=False)
+def faults_of(error: ValidationError) -> Iterator[tuple[Keys, Fault]]:
+    """Keys and fault of each."""
+    faults = error.errors(include_url=False)
     for fault in faults:
         keys = fault["loc"]
         # pydantic counts what is left of a list without its bad items.
         if fault["type"] == "too_short" and any(each["loc"][:-1][: len(keys)] == keys for each in faults):
             continue
-        yield tuple(map(str, keys)), WORDS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
+        raised = fault.get("ctx", {}).get("error")
+        message = WORDS.get(fault["type"], fault["msg"].removeprefix("Value error, "))
+        yield tuple(map(str, keys)), raised if isinstance(raised, KeyFault) else message
 
 
 def value_at(tree: Mapping[str, Any], keys: Keys) -> object:

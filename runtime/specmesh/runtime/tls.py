@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 import grpc
 
 from specmesh.runtime.config import ClientTls, ConfigError, TlsConfig
+from specmesh.runtime.given import KeyFault
 from specmesh.runtime.reloading import Reloaded
 
 SERVER_FILES = ("cert_file", "key_file", "client_ca_file")
@@ -21,7 +22,7 @@ def server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
     try:
         files = Reloaded(paths, lambda: _server_configuration(tls))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"server.tls: {error}") from None
+        raise ConfigError(KeyFault("server.tls", str(error))) from None
     latest = files.value
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -43,7 +44,7 @@ def check_files(tls: TlsConfig | ClientTls, section: str) -> None:
     `load_config` has told so already, with where each was given; this is for what was configured in Python, and for
     files that went away since.
     """
-    if faults := [f"{section}.{name}: {fault}" for name, fault in tls.faults()]:
+    if faults := [KeyFault(f"{section}.{name}", fault) for name, fault in tls.faults()]:
         raise ConfigError(*faults)
 
 

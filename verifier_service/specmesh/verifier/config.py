@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import ByteSize, Field, model_validator
 
 from specmesh.runtime.config import ConfigModel, LogConfig, ServerConfig
+from specmesh.runtime.given import KeyFault
 from specmesh.runtime.pinning import Digest
 from specmesh.runtime.sources import source_fault
 from specmesh.runtime.telemetry.config import TelemetryConfig
@@ -38,7 +39,7 @@ class EngineConfig(ConfigModel):
     @model_validator(mode="after")
     def _one_block_fits(self) -> Self:
         if self.max_verify_rows <= self.max_block_length:
-            raise ValueError("max_verify_rows must be above max_block_length")
+            raise KeyFault("max_verify_rows", "must be above max_block_length")
         return self
 
 
@@ -106,9 +107,9 @@ class VerifierConfig(ConfigModel):
         )
         for name in of_other_kind:
             if name in self.model_fields_set:
-                raise ValueError(f"{name} has no meaning for model {self.model}")
+                raise KeyFault(name, f"has no meaning for model {self.model}")
         if self.tensor_parallel == 1 and "rank_timeout_seconds" in self.model_fields_set:
-            raise ValueError("rank_timeout_seconds has no meaning without tensor_parallel")
+            raise KeyFault("rank_timeout_seconds", "has no meaning without tensor_parallel")
         return self
 
     def faults(self) -> Iterator[tuple[str, str]]:
@@ -124,15 +125,14 @@ class VerifierConfig(ConfigModel):
     @model_validator(mode="after")
     def _products_keep_the_dtype(self) -> Self:
         if self.quantization is not None and self.dtype == "float32":
-            raise ValueError(f"dtype: float32 cannot be kept with quantization {self.quantization}")
+            raise KeyFault("dtype", f"float32 cannot be kept with quantization {self.quantization}")
         return self
 
     @model_validator(mode="after")
     def _ranks_can_share_it(self) -> Self:
         if self.tensor_parallel > 1 and self.quantization is not None:
-            raise ValueError("quantization: not together with tensor_parallel")
+            raise KeyFault("quantization", "not together with tensor_parallel")
         if self.tensor_parallel > 1 and self.device not in ("cpu", "cuda"):
-            raise ValueError(
-                f"device: {self.device} with tensor_parallel, where each rank takes its own of cpu or cuda"
-            )
+            fault = f"{self.device} with tensor_parallel, where each rank takes its own of cpu or cuda"
+            raise KeyFault("device", fault)
         return self

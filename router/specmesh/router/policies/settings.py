@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from specmesh.runtime.config import ConfigModel
+from specmesh.runtime.given import KeyFault
 
 MAX_CANDIDATE_LENGTH = 64
 
@@ -51,5 +52,5 @@ class PolicySettings(ConfigModel):
     def _check_reward(self) -> "PolicySettings":
         """A reward that no candidate can earn is a mistake."""
         if self.reward == "acceptance" and self.candidate_lengths == (0,):
-            raise ValueError("reward 'acceptance' is not defined at length 0: give candidate_lengths above 0")
+            raise KeyFault("reward", "acceptance is not defined at length 0: give candidate_lengths above 0")
         return self

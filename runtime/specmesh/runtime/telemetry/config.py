@@ -6,6 +6,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from specmesh.runtime.address import Host
 from specmesh.runtime.config import ConfigModel
+from specmesh.runtime.given import KeyFault
 
 _ENDPOINT = r"^(https?://)?(\[[0-9a-fA-F:.]+\]|[^/\s:\[\]]+):\d+/?$"
 
@@ -37,5 +38,5 @@ class TelemetryConfig(ConfigModel):
     @model_validator(mode="after")
     def _headers_have_a_receiver(self) -> Self:
         if self.otlp_headers and self.otlp_endpoint is None:
-            raise ValueError("otlp_headers: has no meaning without otlp_endpoint")
+            raise KeyFault("otlp_headers", "has no meaning without otlp_endpoint")
         return self

@@ -12,6 +12,7 @@ import grpc.aio
 
 from specmesh.runtime.build import build_version
 from specmesh.runtime.config import ConfigError
+from specmesh.runtime.given import KeyFault
 from specmesh.runtime.telemetry.config import TelemetryConfig
 from specmesh.runtime.telemetry.instruments import Family, Registry
 from specmesh.runtime.telemetry.interceptors import ServerTelemetry, StreamUnaryTelemetry, UnaryUnaryTelemetry
@@ -115,7 +116,7 @@ def _require(module: str, setting: str) -> None:
     except ModuleNotFoundError:
         found = False
     if not found:
-        raise ConfigError(f"{setting}: needs packages that are not installed: pip install 'specmesh[otel]'")
+        raise ConfigError(KeyFault(setting, "needs packages that are not installed: pip install 'specmesh[otel]'"))
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, collect: Callable[[], list[Family]]) -> Callable[[], list[Family]]:
