@@ -191,7 +191,7 @@ class RouterConfig(ConfigModel):
     def _messages_hold_what_is_unread(self) -> Self:
         most, limits = self.server.max_message_bytes // 2, self.limits
         if "max_unread_bytes" in limits.model_fields_set and limits.max_unread_bytes > most:
-            raise ValueError(f"limits.max_unread_bytes: at most {most}, half of server.max_message_bytes")
+            raise KeyFault("limits.max_unread_bytes", f"at most {most}, half of server.max_message_bytes")
         return self
 
     @model_validator(mode="after")
