@@ -1,5 +1,7 @@
 """Requests and answers too large for a message: who refuses them, with which words, and that none is tried in vain."""
 
+import asyncio
+
 import grpc
 import grpc.aio
 import pytest
@@ -43,8 +45,10 @@ async def test_a_request_above_the_limit_of_a_router_is_refused_and_no_wrong_lim
     async with scripted_server(Script(), config) as server, AsyncClient(server.address) as client:
         with pytest.raises(InvalidRequest) as refused:
             await client.generate("x" * size, max_output_tokens=1)
-    assert refused.value.message == words
-    assert refused.value.field == "request"
+        with Client(server.address) as blocking, pytest.raises(InvalidRequest) as refused_too:
+            await asyncio.to_thread(blocking.generate, "x" * size, max_output_tokens=1)
+    assert refused.value.message == refused_too.value.message == words
+    assert refused.value.field == refused_too.value.field == "request"
 
 
 def test_what_the_channel_itself_does_not_send_is_said_as_the_clients_own_bound() -> None:
