@@ -140,6 +140,22 @@ async def test_a_client_that_never_reads_loses_its_place(mesh: Running) -> None:
                 assert len(partial.token_ids) + len(rest.token_ids) == 9_000
 
 
+async def test_a_unary_output_that_no_message_can_hold_ends_when_it_is_too_large(mesh: Running) -> None:
+    """Long before its last token: the verifier is told to close, and the answer says which option it is about."""
+    verifier = FakeVerifier(INFO)
+    async with serving(verifier) as (server,):
+        settings = {"verifiers": [server.address], "server__max_message_bytes": 65536}
+        with Service("router", mesh.folder, policy__name="fixed", **settings) as router:
+            address = await asyncio.to_thread(lambda: router.address)
+            async with router_at(address) as stub:
+                output = {"unary": True, "step_reports": True}
+                error = await refused(generate(stub, request(max_output_tokens=9_000, output=output), timeout=60))
+                assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+                assert (error.details() or "").startswith("output.unary: the output has at least 65")
+                await until(lambda: {header.session_id for header, _ in verifier.opened} <= verifier.closed)
+                assert len((await generate(stub, request())).token_ids) == 20
+
+
 async def take_all(call: grpc.aio.UnaryStreamCall, generation: Generation) -> None:
     """Read to the end. Raises `AioRpcError`."""
     async for event in call:
