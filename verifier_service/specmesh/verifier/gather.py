@@ -50,7 +50,7 @@ class Gather:
 
     def _learn(self, key: SessionKey, away_ns: float) -> None:
         if not self._usual_ns:
-            self._usual_ns = self._deviation_ns = away_ns
+            self._usual_ns = away_ns
         before_ns = self._away_ns.get(key, self._usual_ns)
         self._away_ns[key] = before_ns + _WEIGHT * (away_ns - before_ns)
         self._deviation_ns += _WEIGHT * (abs(away_ns - before_ns) - self._deviation_ns)
