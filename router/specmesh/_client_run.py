@@ -39,11 +39,11 @@ class Run:
         max_bytes: int,
         partial: Partial | None = None,
         *,
-        repeats: bool = False,
+        attempts: int = 1,
     ) -> None:
         """`max_bytes`: of a request; the one of a resume is larger by what has come. Raises `InvalidRequest`.
 
-        `repeats`: this also repeats what fails before its first message, by the rules of gRPC's own retries.
+        `attempts`: of each stream until its first message, by the rules of gRPC's own retries; 1 leaves them to gRPC.
         """
         self.request = checked_size(request, max_bytes)
         self.finished = False
@@ -51,7 +51,8 @@ class Run:
         self._resumes = resumes
         self._max_bytes = max_bytes
         self._backoff = FIRST_BACKOFF_SECONDS
-        self._attempts = _Attempts() if repeats else None
+        self._max_attempts = attempts
+        self._attempts = _Attempts(attempts)
         self._started = None if partial is None else partial.started
         self._token_ids = list(request.continuation_token_ids)
         self._text = "" if partial is None else partial.text
@@ -63,8 +64,7 @@ class Run:
 
     def feed(self, message: pb.GenerateResponse) -> Event | None:
         """The event for the caller; None for what the caller has already."""
-        if self._attempts is not None:
-            self._attempts.answered = True
+        self._attempts.answered = True
         match message.WhichOneof("event"):
             case "started":
                 return self._feed_started(message.started)
@@ -105,15 +105,14 @@ class Run:
         error = error_from_rpc(failure)
         error.partial = partial = self._partial()
         hopeless = isinstance(error, InvalidRequest) or error.code not in RETRYABLE
-        if not hopeless and self._attempts is not None:
-            repeat_after = self._attempts.next_after(failure)
-            if repeat_after is not None and repeat_after < self.remaining:
-                return repeat_after
+        repeat_after = None if hopeless else self._attempts.next_after(failure)
+        if repeat_after is not None and repeat_after < self.remaining:
+            return repeat_after
         wait = self._backoff if error.retry_after is None else error.retry_after
         if self._resumes <= 0 or partial is None or hopeless or wait >= self.remaining:
             raise error from failure
         self.request = self._sendable(partial, failure)
-        self._attempts = self._attempts and _Attempts()
+        self._attempts = _Attempts(self._max_attempts)
         self._resumes -= 1
         self._backoff = min(2 * self._backoff, MAX_BACKOFF_SECONDS)
         return wait
@@ -139,10 +138,10 @@ class Run:
 class _Attempts:
     """One stream's attempts to begin, as gRPC would count them (gRFC A6)."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.answered = False
         """A message has come: what fails now is resumed, not repeated."""
-        self._left = MAX_ATTEMPTS - 1
+        self._left = most - 1
         self._backoff = FIRST_BACKOFF_SECONDS
 
     def next_after(self, failure: grpc.RpcError) -> float | None:

@@ -46,7 +46,7 @@ from specmesh._client_results import (
     Unavailable,
     error_from_rpc,
 )
-from specmesh._client_run import Run
+from specmesh._client_run import MAX_ATTEMPTS, Run
 from specmesh._client_tracing import CallSpan
 from specmesh.v1 import router_service_pb2 as pb
 from specmesh.v1.router_service_pb2_grpc import RouterServiceStub
@@ -97,8 +97,8 @@ class ConnectionOptions(TypedDict, total=False):
 class _Connection:
     """What both clients share; `_channel` and `_stub` are theirs."""
 
-    _repeats: bool
-    """Whether `Run` begins streams again, and not gRPC."""
+    _attempts: int
+    """Of a stream until its first message, `Run`'s own; 1 where gRPC repeats."""
 
     def __init__(self, connect: Callable[[int], Any], tls: Tls | None, options: ConnectionOptions) -> None:
         if unknown := options.keys() - ConnectionOptions.__annotations__.keys():
@@ -128,13 +128,13 @@ class _Connection:
 
     def _run(self, request: pb.GenerateRequest, timeout: float | None, partial: Partial | None = None) -> Run:
         seconds = self._seconds(timeout)
-        return Run(request, seconds, self._resumes, self._max_bytes, partial, repeats=self._repeats)
+        return Run(request, seconds, self._resumes, self._max_bytes, partial, attempts=self._attempts)
 
 
 class Client(_Connection):
     """Blocking client; safe to share between threads."""
 
-    _repeats = True
+    _attempts = MAX_ATTEMPTS
 
     def __init__(self, target: str, *, tls: Tls | None = None, **options: Unpack[ConnectionOptions]) -> None:
         super().__init__(partial(channel, checked_target(target), tls), tls, options)
@@ -201,7 +201,7 @@ class Client(_Connection):
 class AsyncClient(_Connection):
     """The same for asyncio; made and used within one event loop. `timeout` is the deadline that gRPC sends along."""
 
-    _repeats = False
+    _attempts = 1
 
     def __init__(self, target: str, *, tls: Tls | None = None, **options: Unpack[ConnectionOptions]) -> None:
         super().__init__(partial(async_channel, checked_target(target), tls), tls, options)
